@@ -1,4 +1,4 @@
-//! What may be typed.
+//! Arguments of the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,21 +37,21 @@ Sizes: 4096, 64KiB, 10GiB, 1.5TiB. K, M, G, T and KiB .. are powers of 1024; KB,
 Exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wrong arguments; of rescue and status -x: see their help."
 )]
 pub struct Line {
-    /// What every command takes.
+    /// Options of every command.
     #[command(flatten, next_help_heading = "Common options")]
     pub common: Common,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Debug, Clone, Args)]
 pub struct Common {
     /// Socket of the daemon
     #[arg(long, global = true, value_name = "PATH", env = "PURLIN_SOCKET", default_value = api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// How to print; the JSON is described in docs/cli/json.md
+    /// Output format; docs/cli/json.md describes the JSON
     #[arg(long, short = 'o', global = true, value_enum, value_name = "FORMAT", default_value_t = Format::Table)]
     pub output: Format,
     /// Answer every question with yes
@@ -59,7 +59,7 @@ pub struct Common {
     pub yes: bool,
 }
 
-/// How to print.
+/// Output formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people
@@ -68,7 +68,7 @@ pub enum Format {
     Json,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Health, load and rebuilds on one screen, refreshed every second
@@ -85,14 +85,15 @@ Prints once where stdout is not a terminal, and with --output json. q or Ctrl-C 
 prints only what is not well, once, and ends with 0 if all is well, 3 if a group is degraded or has warnings or an export is
 not served, and 4 if a group has failed or is not started.")]
     Status {
-        /// Print once and end
+        /// Print once and exit
         #[arg(long)]
         once: bool,
-        /// Print only what is not well, once; the exit status says whether and how bad
+        /// Print only unhealthy objects, once; the exit status says whether there are any and how
+        /// bad it is
         #[arg(long, short = 'x')]
         unhealthy: bool,
     },
-    /// Reads and writes a second, of groups and with -v of volumes and drives
+    /// Reads and writes per second, of groups and with -v of volumes and drives
     #[command(after_help = "\
 Examples:
   purlin iostat
@@ -106,8 +107,8 @@ does on them, parity and rebuilds included.")]
     /// Drive groups: drives that protect each other's data
     #[command(subcommand)]
     Group(GroupCommand),
-    /// Imports: Linux md arrays that are read in place, made by `group import-md`; namespaces of
-    /// other machines, by `nvme connect --ublk`
+    /// Imports: Linux md arrays read in place, made by `group import-md`; namespaces of other
+    /// machines, made by `nvme connect --ublk`
     #[command(subcommand)]
     Import(ImportCommand),
     /// Volumes: virtual drives in a group
@@ -116,10 +117,10 @@ does on them, parity and rebuilds included.")]
     /// Exports: volumes offered to clients
     #[command(subcommand)]
     Export(ExportCommand),
-    /// NVMe hosts: what they may use, and what they do with it
+    /// NVMe hosts: their access and activity
     #[command(subcommand)]
     Host(HostCommand),
-    /// Referrals: where NVMe hosts are told to ask, too
+    /// Referrals: other discovery services that NVMe hosts are referred to
     #[command(subcommand)]
     Referral(ReferralCommand),
     /// Drives: members, spares and others
@@ -135,7 +136,7 @@ does on them, parity and rebuilds included.")]
     /// Use namespaces of NVMe/TCP targets from here, without the daemon
     #[command(subcommand)]
     Nvme(NvmeCommand),
-    /// Replace the running daemon by another program; clients that come meanwhile wait
+    /// Replace the running daemon by another program; new clients wait meanwhile
     #[command(after_help = "\
 Examples:
   purlin upgrade
@@ -146,7 +147,7 @@ The new program gets the daemon's arguments, process id and listening sockets. G
 clients that are connected lose their connections, and connect again. The daemon's own program is the default: put the new one
 in its place first. Ctrl-C ends the waiting, not the upgrade.")]
     Upgrade {
-        /// The new program; default: what now lies where the daemon was started from
+        /// The new program; default: the file now at the path that the daemon was started from
         #[arg(long, value_name = "PATH")]
         program: Option<PathBuf>,
         #[command(flatten)]
@@ -168,27 +169,26 @@ Examples:
 Examples:
   purlin man /usr/share/man/man1")]
     Man {
-        /// The folder; it is created if need be
+        /// The folder; created if necessary
         dir: PathBuf,
     },
 }
 
-/// What a new drive may be made of, and what may be overwritten.
+/// Options for new drives: files to create, and content to overwrite.
 #[derive(Debug, Clone, Args)]
 pub struct NewDrives {
     /// Create drives whose path does not exist as sparse files of this size
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub create_files: Option<u64>,
-    /// Overwrite drives that hold a file system, another array, a partition table or data that is
-    /// not recognised
+    /// Overwrite drives that hold a file system, another array, a partition table or unknown data
     #[arg(long)]
     pub wipe_foreign: bool,
 }
 
-/// Only say what would be done.
+/// Only show what would be done.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct DryRun {
-    /// Only say what would be done
+    /// Only show what would be done
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -196,7 +196,7 @@ pub struct DryRun {
 /// Verbs of groups.
 #[derive(Debug, Subcommand)]
 pub enum GroupCommand {
-    /// Make a group of drives; it is usable at once
+    /// Create a group of drives; it is usable at once
     #[command(after_help = "\
 Examples:
   purlin group create tank --level raid6 --drives /dev/nvme0n1,/dev/nvme1n1,/dev/nvme2n1,/dev/nvme3n1
@@ -225,7 +225,7 @@ A drive is a block device, a file, mem:NAME:SIZE (memory of the daemon, lost whe
         /// The group
         group: String,
     },
-    /// Change settings of a group while it runs; they lie on its drives
+    /// Change settings of a running group; they are stored on its drives
     #[command(after_help = "\
 Examples:
   purlin group set tank --client-p99 5ms
@@ -258,23 +258,23 @@ themselves as well: see --scrub-every of `purlin group set`.")]
     Scrub {
         /// The group
         group: String,
-        /// Put right what is wrong, where checksums or parity tell which side is; default is to
-        /// report only
+        /// Repair differences if checksums or parity tell which side is wrong; default is to report
+        /// only
         #[arg(long, conflicts_with_all = ["pause", "resume", "stop", "status"])]
         repair: bool,
-        /// Stay until it ends, with a progress bar on a terminal
+        /// Wait until it ends, with a progress bar on a terminal
         #[arg(long, conflicts_with_all = ["pause", "stop", "status"])]
         wait: bool,
-        /// Let the running scrub hold its place
+        /// Pause the running scrub; it keeps its position
         #[arg(long, conflicts_with_all = ["resume", "stop", "status"])]
         pause: bool,
-        /// Let the paused scrub go on
+        /// Resume the paused scrub
         #[arg(long, conflicts_with_all = ["stop", "status"])]
         resume: bool,
-        /// Stop the scrub that runs or is paused; the next one starts at the beginning
+        /// Stop the running or paused scrub; the next one starts at the beginning
         #[arg(long, conflicts_with = "status")]
         stop: bool,
-        /// Only say how it stands
+        /// Only show its state
         #[arg(long)]
         status: bool,
     },
@@ -295,7 +295,7 @@ whose name is taken here.")]
         /// The same, separated by commas
         #[arg(long = "drives", value_delimiter = ',', value_name = "DRIVE,...")]
         more_drives: Vec<DriveSpec>,
-        /// The name that it is to have from now on
+        /// The new name of the group
         #[arg(long, value_name = "NEW")]
         name: Option<String>,
         #[command(flatten)]
@@ -313,7 +313,7 @@ RAID 0, 1, 4, 5, 6 and 10 with metadata 1.0, 1.1 and 1.2, in every layout that m
 only, and nobody else may have them: stop the array first, with `mdadm --stop`. With --dry-run, what is on the drives is
 listed, and why it cannot be read. docs/import-md.md says more.")]
     ImportMd(ImportMdArgs),
-    /// Find the groups that are on drives, and say how each is started; nothing is changed
+    /// Find the groups on drives, and show the command that starts each; nothing is changed
     #[command(after_help = "\
 Examples:
   purlin group scan
@@ -336,7 +336,7 @@ knows. `purlin rescue list` does much the same without the daemon.")]
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Give a group another name, while it runs
+    /// Rename a group while it runs
     #[command(after_help = "\
 Examples:
   purlin group rename tank lake
@@ -349,18 +349,18 @@ Its exports follow: the export tank-3 is lake-3 then. NVMe hosts notice nothing;
         group: String,
         /// Its new name
         new: String,
-        /// Although NBD clients are connected, which lose their connections
+        /// Rename it even if NBD clients are connected; they lose their connections
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Stop using a group's drives; everything stays on them, and `group start` starts it again
+    /// Stop using a group's drives; their data stay, and `group start` starts it again
     #[command(after_help = "Examples:\n  purlin group stop tank\n  purlin group stop tank --force")]
     Stop {
         /// The group
         group: String,
-        /// Although clients are connected
+        /// Stop it even if clients are connected
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -369,7 +369,7 @@ Its exports follow: the export tank-3 is lake-3 then. NVMe hosts notice nothing;
     /// No longer try to start a group that could not be started; its drives stay as they are
     ///
     /// Such a group is listed as not started, with the reason, and the daemon tries again when
-    /// drives come. A forgotten one is started again with `purlin group assemble`.
+    /// drives appear. `purlin group assemble` starts a forgotten group again.
     #[command(after_help = "Examples:\n  purlin group forget tank\n  purlin group forget tank --dry-run")]
     Forget {
         /// The group
@@ -388,12 +388,12 @@ Its exports follow: the export tank-3 is lake-3 then. NVMe hosts notice nothing;
     },
 }
 
-/// What `group create` takes.
+/// Arguments of `group create`.
 #[derive(Debug, Clone, Args)]
 pub struct GroupCreateArgs {
     /// Its name: a-z, 0-9, '.', '_' and '-'
     pub name: String,
-    /// How it protects its data
+    /// RAID level of the group
     #[arg(long)]
     pub level: Level,
     /// Its members, separated by commas
@@ -414,35 +414,35 @@ pub struct GroupCreateArgs {
     /// One drive's part of a stripe: a power of two from 4KiB to 1MiB, default 64KiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub strip: Option<u64>,
-    /// What a crash may cost: on (a log closes the write hole, the default), strict (every block
-    /// under way is old or new, whatever is lost with the crash; partial stripes are written
-    /// twice), off (scratch data)
+    /// Guarantee after a crash: on (a log closes the write hole, the default), strict (every block
+    /// in flight is old or new, regardless of what is lost with the crash; partial stripes are
+    /// written twice), off (scratch data)
     #[arg(long, value_name = "MODE")]
     pub crash_safety: Option<SafetyMode>,
     /// Keep checksums of data and parity, and verify them at every read; default on, except without
     /// redundancy (raid0) and with --crash-safety off
     #[arg(long, value_enum, value_name = "on|off")]
     pub checksums: Option<Switch>,
-    /// How it is looked after.
+    /// Maintenance settings.
     #[command(flatten)]
     pub settings: Settings,
-    /// What new drives are made of.
+    /// Options for new drives.
     #[command(flatten)]
     pub new_drives: NewDrives,
-    /// Only say what would be done.
+    /// Only show what would be done.
     #[command(flatten)]
     pub dry_run: DryRun,
 }
 
-/// How a group is looked after. What is not named stays as it is.
+/// Maintenance settings of a group. A setting that is not given stays as it is.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Settings {
     /// Keep the 99th percentile of clients' latency below this while rebuilding and scrubbing, such
     /// as 5ms; default off
     #[arg(long, value_name = "DURATION|off", value_parser = parse_duration_or_off)]
     pub client_p99: Option<DurationOrOff>,
-    /// Give the place of a member that stays far slower than the others to a spare; default off: it
-    /// is only reported
+    /// Replace a member that stays far slower than the others by a spare; default off: it is only
+    /// reported
     #[arg(long, value_enum, value_name = "on|off")]
     pub retire_slow: Option<Switch>,
     /// Scrub and repair this often, such as 30d, which is the default
@@ -457,7 +457,7 @@ pub struct DurationOrOff(pub Option<Duration>);
 pub fn parse_duration_or_off(text: &str) -> Result<DurationOrOff, DurationError> {
     match text {
         "off" => Ok(DurationOrOff(None)),
-        // 0 would be the API's word for off: nobody who writes 0s can be sure of that.
+        // 0 means off in the API. A user who types 0s may mean something else, so it is refused.
         text => match parse_duration(text)? {
             Duration::ZERO => Err(DurationError::Malformed(text.to_owned())),
             duration => Ok(DurationOrOff(Some(duration))),
@@ -475,7 +475,7 @@ pub enum Switch {
 }
 
 impl Settings {
-    /// As the API takes them: 0 is off. A part of a unit of the API counts as a whole one.
+    /// The form of the API, in which 0 is off. Fractions of an API unit are rounded up.
     pub fn update(self, dry_run: bool) -> GroupUpdate {
         let micros = |DurationOrOff(chosen): DurationOrOff| {
             chosen.map_or(0, |duration| u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX))
@@ -518,10 +518,10 @@ Over NVMe/TCP all volumes of a group are namespaces of one subsystem; `purlin ex
     /// Show an export, and how clients connect to it
     #[command(after_help = "Examples:\n  purlin export show tank-3")]
     Show {
-        /// Its identity, from `purlin export list`
+        /// Identifier of the export, from `purlin export list`
         id: String,
     },
-    /// Change an export while clients are connected; it lies on the group's drives
+    /// Change an export while clients are connected; the setting is stored on the group's drives
     #[command(after_help = "\
 Examples:
   purlin export set tank-3 --ana non-optimized
@@ -531,67 +531,67 @@ Examples:
 The ANA state is what NVMe hosts with several ways to a volume go by: they use optimized ways, others where there is none, and
 inaccessible ones never. They hear of a change at once; what they have sent is answered, or sent again another way.")]
     Set {
-        /// Its identity, from `purlin export list`
+        /// Identifier of the export, from `purlin export list`
         id: String,
-        /// How it reaches its volume: optimized, non-optimized or inaccessible; for NVMe/TCP
+        /// ANA state: optimized, non-optimized or inaccessible; for NVMe/TCP
         #[arg(long, value_name = "STATE")]
         ana: AnaState,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// End an export; its clients lose their connections. A block device in use is not removed
+    /// Delete an export; its clients lose their connections. A block device in use is not removed
     #[command(after_help = "Examples:\n  purlin export delete tank-3")]
     Delete {
-        /// Its identity, from `purlin export list`
+        /// Identifier of the export, from `purlin export list`
         id: String,
     },
 }
 
-/// What `export create` takes.
+/// Arguments of `export create`.
 #[derive(Debug, Clone, Args)]
 #[command(group = clap::ArgGroup::new("protocol").required(true).args(["nbd", "ublk", "nvme_tcp"]))]
 pub struct ExportCreateArgs {
     /// The volume, GROUP/VOLUME
     pub volume: VolumeName,
-    /// Where to listen for NBD clients
+    /// Address to listen at for NBD clients
     #[arg(long, value_name = "unix:PATH|HOST:PORT")]
     pub nbd: Option<NbdAddress>,
-    /// Where to listen for NVMe hosts; by default 0.0.0.0:4420
+    /// Address to listen at for NVMe hosts; by default 0.0.0.0:4420
     #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = NvmeTcpCreate::ADDRESS_DEFAULT)]
     pub nvme_tcp: Option<String>,
     /// NVMe qualified name of a host that may use it; may be repeated
     #[arg(long, value_name = "NQN", requires = "nvme_tcp", conflicts_with = "allow_any_host")]
     pub host: Vec<String>,
-    /// Any host that reaches the address may use it
+    /// Allow any host that reaches the address
     #[arg(long, requires = "nvme_tcp")]
     pub allow_any_host: bool,
-    /// Number of the namespace; otherwise the lowest that is free
+    /// Number of the namespace; default: the lowest free one
     #[arg(long, value_name = "N", requires = "nvme_tcp")]
     pub nsid: Option<u32>,
     /// Make it a block device of this machine
     #[arg(long)]
     pub ublk: bool,
-    /// N in /dev/ublkbN; otherwise the lowest that is free
+    /// N in /dev/ublkbN; default: the lowest free one
     #[arg(long, value_name = "N", requires = "ublk")]
     pub number: Option<u32>,
-    /// Size of the blocks of a block device or a namespace: 512 or 4096. Otherwise what the drives
-    /// write at once when the power fails (their physical blocks), and of an import's device that
-    /// of its drives
+    /// Block size of a block device or a namespace: 512 or 4096. The default is the size that the
+    /// drives write atomically at a power failure (their physical blocks); for an import's device
+    /// that of its drives
     #[arg(long, value_name = "SIZE", conflicts_with = "nbd", value_parser = parse_bytes)]
     pub block_size: Option<u64>,
-    /// Requests that each of its queues takes at the same time, 1 to 4096
+    /// Requests in flight on each of its queues, 1 to 4096
     #[arg(long, value_name = "N", requires = "ublk", default_value_t = UblkCreate::DEPTH_DEFAULT)]
     pub depth: u16,
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
-    /// Speak TLS only, with this certificate chain in PEM
+    /// Require TLS, with this certificate chain in PEM
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "nbd"])]
     pub tls_cert: Option<PathBuf>,
     /// The certificate's private key in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Take only clients whose certificate is signed by one of these, in PEM
+    /// Accept only clients whose certificate is signed by one of these, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_ca: Option<PathBuf>,
 }
@@ -599,16 +599,16 @@ pub struct ExportCreateArgs {
 /// Verbs of drives.
 #[derive(Debug, Subcommand)]
 pub enum DriveCommand {
-    /// List all drives that the daemon knows
+    /// List all drives known to the daemon
     #[command(after_help = "Examples:\n  purlin drive list")]
     List,
-    /// Show a drive: what it is, what it is used for, and how it says that it is
+    /// Show a drive: its type, its use and its health
     #[command(after_help = "Examples:\n  purlin drive show /dev/nvme0n1")]
     Show {
         /// The drive
         drive: DriveSpec,
     },
-    /// Let other machines use drives of this one, as they are, over NVMe/TCP
+    /// Share drives of this machine, as they are, with other machines over NVMe/TCP
     #[command(after_help = "\
 Examples:
   purlin drive share /dev/nvme2n1 /dev/nvme3n1 --host nqn.2014-08.org.nvmexpress:uuid:8a1c...
@@ -619,16 +619,16 @@ Nothing is written to a drive, and nobody else on this machine may use it. What 
 `purlin group create --drives` there. Any other NVMe/TCP host can use it, too. With a secret or a key of TLS, which is as
 `purlin host key set --shares` gives the host one, it has to prove who it is, or to encrypt, for all shared drives.")]
     Share(ShareArgs),
-    /// List the drives that other machines may use
+    /// List the shared drives
     #[command(after_help = "Examples:\n  purlin drive shares\n  purlin drive shares -o json | jq -r '.shares[].url'")]
     Shares,
-    /// Let other machines use a drive no longer: hosts that use it lose it at once
+    /// Stop sharing a drive: hosts that use it lose it at once
     #[command(after_help = "Examples:\n  purlin drive unshare /dev/nvme2n1")]
     Unshare {
         /// The drive
         drive: DriveSpec,
     },
-    /// Stop using a member; refused where data would be lost
+    /// Stop using a member; refused if data would be lost
     #[command(after_help = "\
 Examples:
   purlin drive fail tank 2
@@ -643,7 +643,7 @@ It asks before the group loses the last of its redundancy.")]
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Erase the mark of a group from a drive that no running group has; the rest of it stays
+    /// Erase the superblocks from a drive that no running group uses; the rest of it stays
     #[command(after_help = "\
 Examples:
   purlin drive wipe /dev/nvme9n1
@@ -656,8 +656,8 @@ It names the group, and asks. Without this drive the group misses a member.")]
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Put another drive in the place of a member; one that works is copied, and serves until the
-    /// copy is complete
+    /// Replace a member by another drive; a working member is copied, and serves until the copy is
+    /// complete
     #[command(after_help = "\
 Examples:
   purlin drive replace tank 2 --with /dev/nvme9n1
@@ -675,7 +675,7 @@ stops a copy.")]
         /// The new drive
         #[arg(long, value_name = "DRIVE")]
         with: DriveSpec,
-        /// Stay until the rebuild or copy ends, with a progress bar on a terminal
+        /// Wait until the rebuild or copy ends, with a progress bar on a terminal
         #[arg(long, conflicts_with = "dry_run")]
         wait: bool,
         #[command(flatten)]
@@ -688,7 +688,7 @@ stops a copy.")]
 /// Verbs of spares.
 #[derive(Debug, Subcommand)]
 pub enum SpareCommand {
-    /// Give a group a hot spare; a degraded group takes it at once
+    /// Add a hot spare to a group; a degraded group uses it at once
     #[command(after_help = "Examples:\n  purlin spare add tank /dev/nvme9n1")]
     Add {
         /// The group
@@ -700,7 +700,7 @@ pub enum SpareCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Take a hot spare away from a group
+    /// Remove a hot spare from a group
     #[command(after_help = "Examples:\n  purlin spare remove tank /dev/nvme9n1")]
     Remove {
         /// The group

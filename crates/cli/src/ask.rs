@@ -1,4 +1,4 @@
-//! Questions before something is lost.
+//! Questions before data are lost.
 //!
 //! Invariant: nothing is asked unless both stdin and stderr are a terminal, so a script never hangs
 //! on a question.
@@ -11,8 +11,8 @@ use crate::Failure;
 use crate::args::Common;
 use crate::output::for_terminal;
 
-/// Asks before something is lost. `what` reads as the first half of a sentence: "this destroys the
-/// volume tank/db".
+/// Asks before data are lost. `what` is the first half of a sentence: "this destroys the volume
+/// tank/db".
 ///
 /// # Errors
 /// [`Failure::Unasked`] without a terminal, [`Failure::Declined`] for any answer but yes.
@@ -22,7 +22,7 @@ pub fn consent(common: &Common, what: &str) -> Result<(), Failure> {
     })
 }
 
-/// As [`consent`], below the plan of the change, which names the drives and what they hold.
+/// As [`consent`], below the plan of the change, which names the drives and their content.
 ///
 /// # Errors
 /// As for [`consent`].
@@ -31,8 +31,8 @@ pub fn consent_to<T>(common: &Common, planned: &Changed<T>, what: &str) -> Resul
     question(common, &planned.steps, what, "go on? [y/N] ", is_yes)
 }
 
-/// Asks for the name of what is lost, where a slip of the finger must not be enough, below the plan
-/// of the change.
+/// Asks for the name of the object to be destroyed, below the plan of the change. A typing error
+/// must not be enough to destroy it.
 ///
 /// # Errors
 /// [`Failure::Unasked`] without a terminal, [`Failure::Declined`] for any answer but the name.

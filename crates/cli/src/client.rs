@@ -25,20 +25,20 @@ use tokio::net::UnixStream;
 
 use crate::Failure;
 
-/// How long a person waits for the first answer without being told: a daemon that starts listens
+/// Time after which a person is told that the first answer is late. A daemon that starts listens
 /// before it answers.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
-/// A daemon behind a Unix socket. Each request has a connection of its own, so a client holds
-/// nothing between them.
+/// A daemon behind a Unix socket. Each request has its own connection, so a client holds no
+/// resources between requests.
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
-    /// Something was asked before.
+    /// Whether a request was sent before.
     asked: Cell<bool>,
 }
 
-/// What a request without a body sends.
+/// The body of a request without a body.
 const NO_BODY: Option<&()> = None;
 
 impl Client {
@@ -50,8 +50,7 @@ impl Client {
     /// Sends one request and reads the answer.
     ///
     /// # Errors
-    /// [`Failure::Refused`] with the daemon's own sentence; others where there was no usable
-    /// answer.
+    /// [`Failure::Refused`] with the daemon's message; other errors if there was no usable answer.
     async fn request<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -63,7 +62,7 @@ impl Client {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| garbled(error.to_string()))?;
-        // The answer tells what went wrong with the connection; the connection's own end adds
+        // The answer reports errors of the connection. The result of the connection's own task adds
         // nothing.
         let connection = tokio::spawn(async move { drop(connection.await) });
 
@@ -94,7 +93,7 @@ impl Client {
         }
     }
 
-    /// Waits for an answer, and tells a person at a terminal if the first one takes long.
+    /// Waits for an answer, and notifies a person at a terminal if the first one takes long.
     async fn patiently<T>(&self, answer: impl Future<Output = T>) -> T {
         let mut answer = pin!(answer);
         if !self.asked.replace(true) && io::stderr().is_terminal() {
@@ -134,7 +133,7 @@ impl Client {
         self.get(&format!("/v1/groups/{}", encoded(group))).await
     }
 
-    /// Makes a group.
+    /// Creates a group.
     pub async fn group_create(&self, request: &GroupCreate) -> Result<Changed<Group>, Failure> {
         self.request(Method::POST, "/v1/groups", Some(request)).await
     }
@@ -149,12 +148,12 @@ impl Client {
         self.request(Method::POST, &format!("/v1/groups/{}/start", encoded(group)), Some(request)).await
     }
 
-    /// Which groups are on drives.
+    /// Finds the groups on drives.
     pub async fn group_scan(&self, request: &GroupScan) -> Result<Scanned, Failure> {
         self.request(Method::POST, "/v1/scan", Some(request)).await
     }
 
-    /// Gives a group another name.
+    /// Renames a group.
     pub async fn group_rename(&self, group: &str, request: &Rename) -> Result<Changed<Group>, Failure> {
         self.request(Method::PATCH, &format!("/v1/groups/{}/name", encoded(group)), Some(request)).await
     }
@@ -164,7 +163,7 @@ impl Client {
         self.request(Method::POST, &format!("/v1/groups/{}/stop", encoded(group)), Some(request)).await
     }
 
-    /// Gives up starting a group.
+    /// Stops trying to start a group.
     pub async fn group_forget(&self, group: &str, request: &GroupForget) -> Result<Changed<Group>, Failure> {
         self.request(Method::POST, &format!("/v1/groups/{}/forget", encoded(group)), Some(request)).await
     }
@@ -180,7 +179,7 @@ impl Client {
         self.request(Method::PATCH, &format!("/v1/groups/{}", encoded(group)), Some(request)).await
     }
 
-    /// Starts, pauses, resumes, stops or asks for a scrub.
+    /// Starts, pauses, resumes, stops or queries a scrub.
     pub async fn scrub(&self, group: &str, request: &ScrubRequest) -> Result<Scrub, Failure> {
         self.request(Method::POST, &format!("/v1/groups/{}/scrub", encoded(group)), Some(request)).await
     }
@@ -195,7 +194,7 @@ impl Client {
         self.get(&format!("/v1/imports/{}", encoded(import))).await
     }
 
-    /// Reads an md array in place, or says what is there.
+    /// Reads an md array in place, or reports what is on the drives.
     pub async fn import_md(&self, request: &ImportMd) -> Result<Imported, Failure> {
         self.request(Method::POST, "/v1/imports", Some(request)).await
     }
@@ -205,7 +204,7 @@ impl Client {
         self.request(Method::POST, "/v1/imports/nvme", Some(request)).await
     }
 
-    /// Lets go of an import's drives.
+    /// Releases an import's drives.
     pub async fn import_forget(&self, import: &str, request: &ImportForget) -> Result<Changed<Import>, Failure> {
         self.request(Method::POST, &format!("/v1/imports/{}/forget", encoded(import)), Some(request)).await
     }
@@ -215,7 +214,7 @@ impl Client {
         self.get("/v1/drives").await
     }
 
-    /// One drive, asked how it is.
+    /// One drive with its health.
     pub async fn drive(&self, drive: &str) -> Result<DriveDetails, Failure> {
         self.get(&format!("/v1/drives/{}", encoded(drive))).await
     }
@@ -246,7 +245,7 @@ impl Client {
         self.request(Method::POST, &format!("/v1/groups/{}/spares", encoded(group)), Some(request)).await
     }
 
-    /// Takes a hot spare away.
+    /// Removes a hot spare.
     pub async fn spare_remove(&self, group: &str, drive: &str, dry_run: bool) -> Result<Changed<Group>, Failure> {
         let path = format!("/v1/groups/{}/spares?drive={}&dry_run={dry_run}", encoded(group), encoded(drive));
         self.request(Method::DELETE, &path, NO_BODY).await
@@ -262,7 +261,7 @@ impl Client {
         self.get(&volume_path(name)).await
     }
 
-    /// Makes a volume.
+    /// Creates a volume.
     pub async fn volume_create(&self, request: &VolumeCreate) -> Result<Changed<Volume>, Failure> {
         self.request(Method::POST, "/v1/volumes", Some(request)).await
     }
@@ -272,12 +271,12 @@ impl Client {
         self.request(Method::PATCH, &volume_path(name), Some(request)).await
     }
 
-    /// Changes how fast a volume may be used.
+    /// Changes the rate limit of a volume.
     pub async fn volume_limit(&self, name: &VolumeName, request: &LimitUpdate) -> Result<Changed<Volume>, Failure> {
         self.request(Method::PATCH, &format!("{}/limit", volume_path(name)), Some(request)).await
     }
 
-    /// Gives a volume another name in its group.
+    /// Renames a volume within its group.
     pub async fn volume_rename(&self, name: &VolumeName, request: &Rename) -> Result<Changed<Volume>, Failure> {
         self.request(Method::PATCH, &format!("{}/name", volume_path(name)), Some(request)).await
     }
@@ -324,7 +323,7 @@ impl Client {
         self.request(Method::POST, "/v1/shares", Some(request)).await
     }
 
-    /// Offers a drive no longer.
+    /// Stops offering a drive.
     pub async fn share_delete(&self, id: &str) -> Result<Changed<Share>, Failure> {
         self.request(Method::DELETE, &format!("/v1/shares/{}", encoded(id)), NO_BODY).await
     }
@@ -349,33 +348,33 @@ impl Client {
         self.request(Method::PUT, &format!("/v1/exports/{}/hosts/{}", encoded(id), encoded(host)), NO_BODY).await
     }
 
-    /// Lets an NVMe host use an export no longer.
+    /// Stops an NVMe host from using an export.
     pub async fn host_deny(&self, id: &str, host: &str) -> Result<Changed<Export>, Failure> {
         self.request(Method::DELETE, &format!("/v1/exports/{}/hosts/{}", encoded(id), encoded(host)), NO_BODY).await
     }
 
-    /// Changes how fast an NVMe host may use an export.
+    /// Changes the rate limit of an NVMe host on an export.
     pub async fn host_limit(&self, id: &str, host: &str, request: &LimitUpdate) -> Result<Changed<Export>, Failure> {
         let path = format!("/v1/exports/{}/hosts/{}/limit", encoded(id), encoded(host));
         self.request(Method::PATCH, &path, Some(request)).await
     }
 
-    /// Other discovery services that NVMe hosts are told of.
+    /// Other discovery services that NVMe hosts are referred to.
     pub async fn referrals(&self) -> Result<ReferralList, Failure> {
         self.get("/v1/referrals").await
     }
 
-    /// Tells NVMe hosts of another discovery service.
+    /// Refers NVMe hosts to another discovery service.
     pub async fn referral_add(&self, address: &str) -> Result<Changed<Referral>, Failure> {
         self.request(Method::PUT, &format!("/v1/referrals/{}", encoded(address)), NO_BODY).await
     }
 
-    /// Tells NVMe hosts of another discovery service no longer.
+    /// Removes a referral to another discovery service.
     pub async fn referral_remove(&self, address: &str) -> Result<Changed<Referral>, Failure> {
         self.request(Method::DELETE, &format!("/v1/referrals/{}", encoded(address)), NO_BODY).await
     }
 
-    /// Gives an NVMe host the secrets that it has to prove itself with.
+    /// Sets the secrets with which an NVMe host has to authenticate.
     pub async fn host_key_set(
         &self,
         group: Option<&str>,
@@ -385,12 +384,12 @@ impl Client {
         self.request(Method::PUT, &key_path(group, host, "key"), Some(key)).await
     }
 
-    /// Lets an NVMe host in by its name alone.
+    /// Lets an NVMe host connect without authentication.
     pub async fn host_key_remove(&self, group: Option<&str>, host: &str) -> Result<Changed<HostKey>, Failure> {
         self.request(Method::DELETE, &key_path(group, host, "key"), NO_BODY).await
     }
 
-    /// Has an NVMe host use TLS.
+    /// Requires an NVMe host to use TLS.
     pub async fn host_tls_key_set(
         &self,
         group: Option<&str>,
@@ -400,17 +399,17 @@ impl Client {
         self.request(Method::PUT, &key_path(group, host, "tls-key"), Some(key)).await
     }
 
-    /// Lets an NVMe host in without TLS.
+    /// Lets an NVMe host connect without TLS.
     pub async fn host_tls_key_remove(&self, group: Option<&str>, host: &str) -> Result<Changed<HostTlsKey>, Failure> {
         self.request(Method::DELETE, &key_path(group, host, "tls-key"), NO_BODY).await
     }
 
-    /// Has the daemon replaced by another program.
+    /// Replaces the daemon by another program.
     pub async fn upgrade(&self, request: &UpgradeRequest) -> Result<Changed<Upgrade>, Failure> {
         self.request(Method::POST, "/v1/upgrade", Some(request)).await
     }
 
-    /// How an upgrade stands.
+    /// The state of an upgrade.
     pub async fn upgrade_state(&self) -> Result<Upgrade, Failure> {
         self.get("/v1/upgrade").await
     }
@@ -421,7 +420,7 @@ async fn connect(socket: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(socket).await
 }
 
-/// Where there are no such sockets there is no daemon.
+/// A system without Unix sockets has no daemon.
 #[cfg(not(unix))]
 async fn connect(_socket: &Path) -> io::Result<tokio::net::TcpStream> {
     Err(io::ErrorKind::Unsupported.into())
@@ -431,14 +430,14 @@ fn volume_path(name: &VolumeName) -> String {
     format!("/v1/volumes/{}/{}", encoded(&name.group), encoded(&name.volume))
 }
 
-/// Where a host's secrets or keys are set: for a group's exports, or for the shared drives.
+/// The path of a host's secrets or keys: for a group's exports, or for the shared drives.
 fn key_path(group: Option<&str>, host: &str, what: &str) -> String {
     let of = group.map_or_else(|| "shares".to_owned(), |group| format!("groups/{}", encoded(group)));
     format!("/v1/{of}/hosts/{}/{what}", encoded(host))
 }
 
-/// One path segment or query value: everything but RFC 3986's unreserved characters is
-/// percent-encoded. Dots too, so that `..` stays a name.
+/// Percent-encodes a path segment or query value, except RFC 3986's unreserved characters. Dots are
+/// encoded, too, so that `..` stays a name.
 fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! Ctrl-C, and what a service manager says instead.
+//! Ctrl-C, and the signal of a service manager.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 #[cfg(windows)]
 use tokio::signal::windows::{CtrlBreak, CtrlC, ctrl_break, ctrl_c};
 
-/// Listens for the wish that this process ends; from then on only who asks hears of it.
+/// Listens for a request to end this process. From then on such a signal only wakes the caller.
 pub struct Ending {
     #[cfg(unix)]
     interrupt: Signal,
@@ -20,10 +20,10 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// Begins to listen.
+    /// Starts to listen.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn listen() -> io::Result<Ending> {
         #[cfg(unix)]
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -32,7 +32,7 @@ impl Ending {
         Ok(Ending { interrupt, terminate })
     }
 
-    /// Returns when it is to end.
+    /// Returns when the process has to end.
     pub async fn told(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -1,6 +1,6 @@
-//! The examples of docs/cli/json.md as people see them: what no drive and no load of a test has,
-//! such as wear, latencies, a job half way, hosts with reservations. What a daemon says of itself
-//! is in `tests/command`.
+//! The output for the examples of docs/cli/json.md. They contain values that drives and loads of a
+//! test do not have, such as wear, latencies, a job half way, hosts with reservations.
+//! `tests/command` tests the output of a running daemon.
 
 use api::*;
 use insta::assert_snapshot;
@@ -113,13 +113,13 @@ fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
     assert_snapshot!("host_show", hosts::one(false, &hosts[0]));
 }
 
-/// All lines of a text fit where it is shown.
+/// Asserts that all lines of a text fit into the width.
 fn assert_fits(text: &str) {
     let wide = text.lines().find(|line| line.chars().count() > crate::fit::WIDTH);
     assert_eq!(wide, None, "{text}");
 }
 
-/// A drive with names and figures as long as they get.
+/// A drive with the longest names and figures.
 fn long_drive(name: &str) -> Drive {
     let drive = example::<DriveList>("DriveList").drives.remove(0);
     let slow = Some(LatencyUs { p50: 999_000.0, p99: 999_000.0, max: 999_000.0 });
@@ -222,7 +222,7 @@ fn a_scan_shows_what_was_found_and_how_it_is_started() {
     assert_snapshot!("group_scan", text);
 }
 
-/// A host with figures as long as they get.
+/// A host with the longest figures.
 fn busy(nqn: String) -> Host {
     let host = example::<HostList>("HostList").hosts.remove(0);
     let slow = Some(LatencyUs { p50: 999_000.0, p99: 999_000.0, max: 999_000.0 });
@@ -285,7 +285,7 @@ fn a_scrub_shows_how_far_it_is_and_what_it_found() {
         upkeep::scrub("tank", &Scrub { job, ..done.clone() })
     };
     let bar = "[###############...............]  50.0%";
-    // As long as there is room for them in 80 columns.
+    // As long as 80 columns permit.
     let [second, third, fourth] = [22, 23, 26].map(|chars| format!("[{}]  50.0%", crate::progress::bar(50.0, chars)));
     for (shown, line) in [
         (at(JobState::Running, Some(2), None), format!("{second}  512 MiB/s  2s left, no differences")),

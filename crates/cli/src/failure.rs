@@ -1,4 +1,4 @@
-//! Why a command did not do what it was told.
+//! Why a command failed.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ pub enum Failure {
     /// The daemon refused.
     #[error("{message}")]
     Refused {
-        /// Its code.
+        /// The error code.
         code: ErrorCode,
-        /// Its sentence.
+        /// The daemon's message.
         message: String,
     },
     /// Nothing answers on the socket.
@@ -26,10 +26,10 @@ pub enum Failure {
     Unreachable {
         /// The socket.
         socket: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// The socket is another user's.
+    /// The socket belongs to another user.
     #[error("cannot reach purlind at {}: permission denied; run this as the user who runs purlind", socket.display())]
     Forbidden {
         /// The socket.
@@ -38,58 +38,58 @@ pub enum Failure {
     /// There is no daemon on this system.
     #[error("purlind runs on Linux, and this command asks it here; on this system there is `purlin nvme`")]
     Elsewhere,
-    /// Something else answers on the socket, or the daemon went away in the middle.
+    /// The answer does not come from a daemon, or the daemon went away in the middle.
     #[error("purlind at {} gave no usable answer: {what}", socket.display())]
     Garbled {
         /// The socket.
         socket: PathBuf,
-        /// What was wrong with it.
+        /// The problem with the answer.
         what: String,
     },
     /// A file or the terminal failed.
     #[error("{what}: {}", plain(source))]
     Local {
-        /// What failed.
+        /// The operation that failed.
         what: String,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// A question had to be asked and could not be.
+    /// A question was necessary, but there is no terminal.
     #[error("{what}, and there is no terminal to ask on: say --yes to do it without asking")]
     Unasked {
-        /// What would be done.
+        /// The action that needs consent.
         what: String,
     },
-    /// The question was answered with no.
+    /// The user answered no.
     #[error("nothing was changed")]
     Declined,
-    /// What was waited for ended badly.
+    /// The operation that the command waited for failed.
     #[error("{0}")]
     Ended(String),
-    /// Something is not well.
+    /// Something is unhealthy.
     #[error("{message}")]
     Unwell {
-        /// The objects that are not well.
+        /// The unhealthy objects.
         message: String,
-        /// How the command ends.
+        /// The exit code.
         code: u8,
     },
-    /// The rescue could not do it.
+    /// A rescue failed.
     #[cfg(target_os = "linux")]
     #[error(transparent)]
     Rescue(#[from] rescue::RescueError),
-    /// Not all of what the rescue was given could be looked at.
+    /// The rescue could not read all of its input.
     #[cfg(target_os = "linux")]
     #[error("{0}")]
     Incomplete(String),
-    /// Arguments that make no sense, found after parsing.
+    /// Invalid arguments, found after parsing.
     #[error("{0}")]
     Usage(String),
 }
 
 impl Failure {
-    /// 2 for arguments that make no sense and for what a rescue could not do, 3 and 4 for what is
-    /// not well, 1 for all else.
+    /// 2 for invalid arguments and for a failed rescue, 3 and 4 for unhealthy objects, 1 for
+    /// everything else.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
@@ -107,7 +107,7 @@ impl From<Invalid> for Failure {
     }
 }
 
-/// The system's words without its number: `No such file or directory (os error 2)` says it twice.
+/// The system's message without its number: `No such file or directory (os error 2)` says it twice.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

@@ -1,13 +1,13 @@
 //! Tables and lines of at most 80 columns.
 //!
 //! Invariants:
-//! - No borders; columns two spaces apart; no space at the end of a line, so that output can be
-//!   compared and cut.
+//! - No borders, two spaces between columns, and no space at the end of a line, so that output can
+//!   be compared and cut.
 //! - Numbers are right-aligned, words left-aligned.
-//! - A table with a long column (paths, names of hosts) that would be too wide has that in lines of
-//!   its own. If that is not enough, its widest words are shortened in their middle. `--output
-//!   json` has everything.
-//! - A table without a long column is as wide as what it says.
+//! - A table may have a long column (paths, names of hosts). If the table is too wide, that column
+//!   is shown in separate lines. If this is not enough, the widest words are shortened in their
+//!   middle. `--output json` has everything.
+//! - A table without a long column is as wide as its content.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
@@ -17,21 +17,21 @@ pub const WIDTH: usize = 80;
 /// Spaces between columns.
 const GAP: usize = 2;
 
-/// How far what belongs to a line of its own stands in.
+/// Indentation of separate lines.
 const INDENT: usize = 2;
 
-/// Words are not shortened to less than this.
+/// Words are not made shorter than this.
 const WORD_CHARS_MIN: usize = 10;
 
-/// A column: its heading, and what it holds.
+/// A column: its heading and type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Column {
     /// Words, left-aligned.
     Word(&'static str),
     /// Numbers, right-aligned.
     Number(&'static str),
-    /// Words that may be long, such as a path: in lines of their own where the table would be too
-    /// wide. At most one of them, the first or the last column.
+    /// Words that may be long, such as a path. They are shown in separate lines if the table is too
+    /// wide. At most one column, the first or the last.
     Long(&'static str),
 }
 
@@ -61,7 +61,7 @@ pub fn table(colour: bool, columns: &[Column], mut rows: Vec<Vec<Cell>>) -> Stri
     for (line, own) in lines.iter().zip(all) {
         let cut = middle_cut(own, WIDTH - INDENT);
         match is_first {
-            // Lines that belong to the same thing have its name once.
+            // Lines of the same object show its name once.
             true if before == Some(own) => text += &format!("{:INDENT$}{line}\n", ""),
             true => text += &format!("{}\n{:INDENT$}{line}\n", middle_cut(own, WIDTH), ""),
             false => text += &format!("{line}\n{:INDENT$}{cut}\n", ""),
@@ -92,7 +92,7 @@ fn lines(colour: bool, columns: &[Column], rows: Vec<Vec<Cell>>) -> Vec<String> 
     table.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// How wide each column is.
+/// The width of each column.
 fn widths(columns: &[Column], rows: &[Vec<Cell>]) -> Vec<usize> {
     let chars = |row: &Vec<Cell>, index: usize| row.get(index).map_or(0, |cell| cell.content().chars().count());
     let of = |(index, column): (usize, &Column)| {
@@ -105,8 +105,8 @@ fn width(columns: &[Column], rows: &[Vec<Cell>]) -> usize {
     widths(columns, rows).iter().sum::<usize>() + GAP * columns.len().saturating_sub(1)
 }
 
-/// Shortens the widest words until the table is as narrow as this, or no word is left that could be
-/// shorter.
+/// Shortens the widest words until the table fits into `width_max`, or no word can be shortened
+/// further.
 fn shorten(columns: &[Column], rows: &mut [Vec<Cell>], width_max: usize) {
     loop {
         let over = width(columns, rows).saturating_sub(width_max);
@@ -126,7 +126,7 @@ fn shorten(columns: &[Column], rows: &mut [Vec<Cell>], width_max: usize) {
     }
 }
 
-/// A word of at most so many characters: both of its ends, which tell it from others.
+/// Cuts a word to at most `chars_max` characters. Both ends stay, because they distinguish it.
 pub fn middle_cut(text: &str, chars_max: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
     if chars.len() <= chars_max {
@@ -138,12 +138,11 @@ pub fn middle_cut(text: &str, chars_max: usize) -> String {
     head.iter().chain(&['.', '.', '.']).chain(tail).collect()
 }
 
-/// Titles up to this length have what does not fit in their line below their end; longer ones would
-/// leave no room.
+/// Longest title with continuation lines indented below its end. Longer titles would leave no room.
 const HANG_CHARS_MAX: usize = 20;
 
-/// A sentence in lines of at most 80 characters, unless a word is longer, behind a title. Further
-/// lines stand in as far as the title is long, or a little where that is far.
+/// A sentence behind a title, in lines of at most 80 characters unless a word is longer. Further
+/// lines are indented to the end of the title, or a little if the title is long.
 pub fn wrapped(title: &str, sentence: &str) -> String {
     let title_chars = title.chars().count();
     let hang = if title_chars <= HANG_CHARS_MAX { title_chars } else { 2 * INDENT };

@@ -1,18 +1,17 @@
-//! Names of drives with wildcards that no shell has expanded: `'/dev/nvme*n1'`, `d[0-3]`, as in
+//! Names of drives with wildcards that the shell did not expand: `'/dev/nvme*n1'`, `d[0-3]`, as in
 //! glob(7).
 //!
-//! A path that exists always means itself, also if it contains such characters.
+//! A path that exists always means itself, even if it contains such characters.
 
 use std::cmp::Ordering;
 use std::path::Path;
 
-/// Whether a path has wildcards and is not itself the name of something.
+/// Whether a path has wildcards and does not exist itself.
 pub fn is_pattern(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.contains(['*', '?', '['])) && !path.exists()
 }
 
-/// The names that an absolute pattern stands for, in the order that people count in: `nvme2n1`
-/// before `nvme10n1`.
+/// The paths that match an absolute pattern, in numeric order: `nvme2n1` before `nvme10n1`.
 pub fn expand(pattern: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -22,7 +21,7 @@ pub fn expand(pattern: &str) -> Vec<String> {
     found
 }
 
-/// The names in a folder that one part of a pattern stands for.
+/// The names in a folder that match one part of a pattern.
 fn below(folder: &str, part: &str) -> Vec<String> {
     if !part.contains(['*', '?', '[']) {
         let path = format!("{folder}/{part}");
@@ -31,7 +30,7 @@ fn below(folder: &str, part: &str) -> Vec<String> {
     let pattern: Vec<char> = part.chars().collect();
     let entries = std::fs::read_dir(format!("{folder}/")).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    // As in a shell, a hidden name is only found by a dot.
+    // As in a shell, only a pattern that begins with a dot matches hidden names.
     let is_meant = |name: &String| name.starts_with('.') <= part.starts_with('.');
     let matching = names.filter(|name| is_meant(name) && matches(&pattern, &name.chars().collect::<Vec<_>>()));
     matching.map(|name| format!("{folder}/{name}")).collect()
@@ -44,7 +43,7 @@ fn matches(pattern: &[char], name: &[char]) -> bool {
         (['?', rest @ ..], [_, name @ ..]) => matches(rest, name),
         (['[', rest @ ..], [letter, others @ ..]) => match set(rest, *letter) {
             Some((is_in, rest)) => is_in && matches(rest, others),
-            // Without an end it is a bracket.
+            // A `[` without an end stands for itself.
             None => *letter == '[' && matches(rest, others),
         },
         ([one, rest @ ..], [letter, others @ ..]) => one == letter && matches(rest, others),
@@ -52,14 +51,14 @@ fn matches(pattern: &[char], name: &[char]) -> bool {
     }
 }
 
-/// Whether a letter is in the set that begins behind `[`, and what follows the set; `None` if it
-/// does not end.
+/// Whether a letter is in the set that begins behind `[`, and the pattern behind the set. `None` if
+/// the set does not end.
 fn set(pattern: &[char], letter: char) -> Option<(bool, &[char])> {
     let (is_other, set) = match pattern {
         ['!' | '^', set @ ..] => (true, set),
         set => (false, set),
     };
-    // A bracket at the beginning is one of the letters.
+    // A `]` at the beginning is one of the letters.
     let end = set.iter().skip(1).position(|one| *one == ']')? + 1;
     let (mut letters, mut is_in) = (&set[..end], false);
     while let [first, rest @ ..] = letters {

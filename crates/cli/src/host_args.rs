@@ -1,4 +1,4 @@
-//! The command line of `purlin host`.
+//! Arguments of `purlin host`.
 
 use std::path::PathBuf;
 
@@ -12,17 +12,16 @@ use crate::limit_args::LimitArgs;
 /// Verbs of NVMe hosts.
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
-    /// List the hosts that exports or shared drives name or that have used one, and what they have
-    /// done
+    /// List the hosts that exports or shared drives name or that have used one, and their activity
     #[command(after_help = "Examples:\n  purlin host list")]
     List,
-    /// Show a host: what it may use, and what it has done with it
+    /// Show a host: its access and its activity
     #[command(after_help = "Examples:\n  purlin host show nqn.2014-08.org.nvmexpress:uuid:8a1c...")]
     Show {
         /// Its NVMe qualified name; on Linux: /etc/nvme/hostnqn
         host: String,
     },
-    /// Let a host use an export or a shared drive; if it is connected it sees the namespace at once
+    /// Let a host use an export or a shared drive; a connected host sees the namespace at once
     #[command(after_help = "\
 Examples:
   purlin host allow nqn.2014-08.org.nvmexpress:uuid:8a1c... tank-3
@@ -35,14 +34,14 @@ drives, and with a key of TLS to encrypt what it sends and reads there.")]
     Allow {
         /// Its NVMe qualified name; on Linux: /etc/nvme/hostnqn
         host: String,
-        /// Identity of an export over NVMe/TCP, from `purlin export list`, or of a shared drive,
+        /// Identifier of an export over NVMe/TCP, from `purlin export list`, or of a shared drive,
         /// from `purlin drive shares`
         #[arg(value_name = "EXPORT|SHARE")]
         export: String,
         #[command(flatten)]
         key: KeyArgs,
     },
-    /// Limit how fast a host may use an export, on all its queues together; holds at once
+    /// Limit the rate of a host on an export, on all its queues together; effective at once
     #[command(after_help = "\
 Examples:
   purlin host limit nqn.2014-08.org.nvmexpress:uuid:8a1c... tank-3 --iops 5k
@@ -54,19 +53,18 @@ this host does with other exports. A limit of the volume, from `purlin volume li
     Limit {
         /// Its NVMe qualified name; on Linux: /etc/nvme/hostnqn
         host: String,
-        /// Identity of an export over NVMe/TCP, from `purlin export list`
+        /// Identifier of an export over NVMe/TCP, from `purlin export list`
         export: String,
         #[command(flatten)]
         limit: LimitArgs,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Secrets that hosts prove with who they are (DH-HMAC-CHAP), and keys that they encrypt with
-    /// (TLS)
+    /// Secrets for authentication of hosts (DH-HMAC-CHAP), and keys for encryption (TLS)
     #[command(subcommand)]
     Key(HostKeyCommand),
-    /// Let a host use an export or a shared drive no longer: it loses the namespace at once, and
-    /// what is in flight is answered
+    /// Stop a host from using an export or a shared drive: it loses the namespace at once, and
+    /// requests in flight are answered
     #[command(after_help = "\
 Examples:
   purlin host deny nqn.2014-08.org.nvmexpress:uuid:8a1c... tank-3
@@ -74,7 +72,7 @@ Examples:
     Deny {
         /// Its NVMe qualified name
         host: String,
-        /// Identity of an export over NVMe/TCP, from `purlin export list`, or of a shared drive,
+        /// Identifier of an export over NVMe/TCP, from `purlin export list`, or of a shared drive,
         /// from `purlin drive shares`
         #[arg(value_name = "EXPORT|SHARE")]
         export: String,
@@ -84,7 +82,7 @@ Examples:
 /// Verbs of secrets.
 #[derive(Debug, Subcommand)]
 pub enum HostKeyCommand {
-    /// Make a secret, for a host or for the target, or a key of TLS, for both
+    /// Generate a secret, for a host or for the target, or a TLS key, for both
     #[command(after_help = "\
 Examples:
   purlin host key generate --out host.key
@@ -94,18 +92,18 @@ Examples:
 It is what `nvme gen-dhchap-key` makes, or `nvme gen-tls-key`. Both ends have it in a file; Linux takes it with `nvme connect
 --dhchap-secret`, or `nvme check-tls-key --insert`.")]
     Generate {
-        /// Write it to this new file, which only you may read, instead of stdout
+        /// Write it to this new file, readable only by you, instead of stdout
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// Make a key of TLS
+        /// Generate a TLS key
         #[arg(long)]
         tls: bool,
-        /// Hash function that makes the host's key of it: sha256, sha384, sha512 or none; for TLS
+        /// Hash function that derives the host's key: sha256, sha384, sha512 or none; for TLS
         /// sha256 or sha384
         #[arg(long, value_name = "HASH", default_value = "sha256", value_parser = parse_hash)]
         hash: Transform,
     },
-    /// Give a host a secret or a key of TLS, or another one: it counts from its next connection on
+    /// Set or replace a host's secret or TLS key; effective from its next connection on
     #[command(after_help = "\
 Examples:
   purlin host key set nqn.2014-08.org.nvmexpress:uuid:8a1c... tank --dhchap-secret host.key
@@ -123,12 +121,12 @@ of the group, in the clear, those for shared drives in the daemon's state direct
         of: KeyPlace,
         #[command(flatten)]
         key: KeyArgs,
-        /// The key of TLS that the host has counts as well, until the next change
+        /// The host's previous TLS key stays valid, too, until the next change
         #[arg(long, requires = "tls_key")]
         keep_old: bool,
     },
-    /// Let a host in by its name alone, as before it had a secret, or without TLS, as before it had
-    /// a key of that
+    /// Remove a host's secret, or with --tls its TLS key: it connects without authentication or
+    /// without TLS again
     #[command(after_help = "\
 Examples:
   purlin host key remove nqn.2014-08.org.nvmexpress:uuid:8a1c... tank
@@ -139,13 +137,13 @@ Examples:
         host: String,
         #[command(flatten)]
         of: KeyPlace,
-        /// Its key of TLS, not its secret
+        /// Remove its TLS key, not its secret
         #[arg(long)]
         tls: bool,
     },
 }
 
-/// What secrets and keys are for.
+/// The use of secrets and keys.
 #[derive(Debug, Clone, Args)]
 pub struct KeyPlace {
     /// Group whose exports the host uses
@@ -157,30 +155,30 @@ pub struct KeyPlace {
 }
 
 impl KeyPlace {
-    /// For people.
+    /// The name in messages.
     pub fn name(&self) -> &str {
         self.group.as_deref().unwrap_or("shared drives")
     }
 }
 
-/// Secrets and keys in files.
+/// Files with secrets and keys.
 #[derive(Debug, Clone, Args)]
 pub struct KeyArgs {
     /// File with the host's secret (DHHC-1:...), or - for stdin
     #[arg(long, value_name = "FILE|-")]
     pub dhchap_secret: Option<PathBuf>,
-    /// File with the target's secret, for a host that asks the target to prove itself, too
+    /// File with the target's secret, for a host that requires the target to authenticate, too
     #[arg(long, value_name = "FILE", requires = "dhchap_secret")]
     pub dhchap_ctrl_secret: Option<PathBuf>,
     /// Diffie-Hellman group: null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144 or ffdhe8192
     #[arg(long, value_name = "GROUP", default_value = "ffdhe3072", requires = "dhchap_secret", value_parser = parse_dh_group)]
     pub dh_group: DhGroup,
-    /// File with the host's key of TLS (NVMeTLSkey-1:...), or - for stdin
+    /// File with the host's TLS key (NVMeTLSkey-1:...), or - for stdin
     #[arg(long, value_name = "FILE|-")]
     pub tls_key: Option<PathBuf>,
 }
 
-/// What makes a key of a secret.
+/// The hash function that derives a key from a secret.
 #[derive(Debug, Clone, Copy)]
 pub struct Transform(pub Option<Hash>);
 

@@ -1,4 +1,4 @@
-//! NVMe hosts for people.
+//! NVMe hosts as text.
 
 use api::{Host, HostExport, HostKey, HostShare, HostTlsKey, IoCounters, LatencyUs, format_bytes};
 use comfy_table::Cell;
@@ -40,7 +40,7 @@ pub fn list(colour: bool, hosts: &[Host]) -> String {
     table(colour, &columns, hosts.iter().map(row).collect())
 }
 
-/// A host's name for `purlin status`: most have the same beginning, and differ at their end.
+/// A host's name for `purlin status`: most names have the same beginning and differ at the end.
 fn short_name(nqn: &str) -> String {
     middle_cut(nqn.strip_prefix("nqn.2014-08.org.nvmexpress:").unwrap_or(nqn), WIDTH)
 }

@@ -1,28 +1,27 @@
-//! What may be typed about imports.
+//! Arguments of imports.
 
 use api::DriveSpec;
 use clap::{Args, Subcommand};
 
 use crate::args::DryRun;
 
-/// What `group import-md` takes.
+/// Arguments of `group import-md`.
 #[derive(Debug, Clone, Args)]
 pub struct ImportMdArgs {
-    /// The drives to look at, separated by commas
+    /// The drives to examine, separated by commas
     #[arg(long, required = true, value_delimiter = ',', value_name = "DRIVE,...")]
     pub drives: Vec<DriveSpec>,
-    /// What the import is to be called; default is the name of the array, without that of its
-    /// machine
+    /// Name of the import; default is the name of the array, without that of its machine
     #[arg(long)]
     pub name: Option<String>,
-    /// The array, where the drives hold several, as mdadm shows it
+    /// The array, if the drives hold several, as mdadm shows it
     #[arg(long, value_name = "UUID|NAME")]
     pub array: Option<String>,
-    /// Read an array that was not stopped cleanly although drives are missing: what was being
-    /// written then may be computed wrongly
+    /// Read an array that was not stopped cleanly and lacks drives: data of writes in progress at
+    /// that time may be computed wrongly
     #[arg(long)]
     pub allow_inconsistent: bool,
-    /// Only say what would be done.
+    /// Only show what would be done.
     #[command(flatten)]
     pub dry_run: DryRun,
 }
@@ -39,13 +38,13 @@ pub enum ImportCommand {
         /// The import
         import: String,
     },
-    /// Let go of an import's drives, which stay as they are, or disconnect from its namespace
+    /// Release an import's drives, which stay as they are, or disconnect from its namespace
     #[command(after_help = "Examples:\n  purlin import forget old\n  purlin import forget old --force")]
     Forget {
         /// The import
         import: String,
-        /// Although clients are connected, or its namespace is out of reach: what was not written
-        /// to it yet is lost then
+        /// Forget it even if clients are connected or its namespace is unreachable: unwritten data
+        /// are lost then
         #[arg(long)]
         force: bool,
         #[command(flatten)]

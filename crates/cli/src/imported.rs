@@ -1,4 +1,4 @@
-//! Imports for people.
+//! Imports as text.
 
 use api::{Import, Imported, ImportedNamespace, MdArray, MdMember, format_bytes};
 use comfy_table::Cell;
@@ -71,7 +71,7 @@ pub fn import(colour: bool, import: &Import) -> String {
     text
 }
 
-/// What a namespace of another machine is, and the ways to it.
+/// A namespace of another machine, and the paths to it.
 fn namespace(import: &Import, namespace: &ImportedNamespace) -> String {
     let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), format_bytes);
     let mut text = pairs(&[
@@ -124,7 +124,7 @@ pub fn answer(colour: bool, answer: &Imported) -> String {
     text
 }
 
-/// What an array says of itself, and its drives.
+/// An array's description of itself, and its drives.
 fn md_array(colour: bool, array: &MdArray) -> String {
     let mut lines = vec![
         ("md name", array.name.clone()),

@@ -1,4 +1,4 @@
-//! `purlin iostat`: what clients and drives do, between two looks at the daemon's counters.
+//! `purlin iostat`: activity of clients and drives between two samples of the daemon's counters.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,21 +18,21 @@ use crate::{Client, Failure};
 /// `purlin iostat`.
 #[derive(Debug, Args)]
 pub struct IostatArgs {
-    /// Volumes and drives, too, and not only groups
+    /// Volumes and drives, too, not only groups
     #[arg(long, short)]
     verbose: bool,
-    /// How long each look takes
+    /// Length of each sample
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration_or_off)]
     every: DurationOrOff,
-    /// How many looks; without it, one, or with 0 until Ctrl-C
+    /// Number of samples; default 1; 0 runs until Ctrl-C
     #[arg(long, value_name = "N", default_value_t = 1)]
     count: u64,
 }
 
-/// Reads and writes during some seconds.
+/// Reads and writes in a sample of some seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IoStats {
-    /// How long was looked, in seconds.
+    /// Length of the sample in seconds.
     pub window_s: f64,
     /// Groups, and with `--verbose` volumes and drives.
     pub rates: Vec<IoRate>,
@@ -45,15 +45,15 @@ pub struct IoRate {
     pub kind: IoKind,
     /// Its name.
     pub name: String,
-    /// Its group; `null` for a drive that no group has.
+    /// Its group; `null` for a drive without a group.
     pub group: Option<String>,
-    /// Reads a second.
+    /// Reads per second.
     pub reads_per_s: f64,
-    /// Writes a second.
+    /// Writes per second.
     pub writes_per_s: f64,
-    /// Bytes read a second.
+    /// Bytes read per second.
     pub read_bytes_per_s: f64,
-    /// Bytes written a second.
+    /// Bytes written per second.
     pub write_bytes_per_s: f64,
 }
 
@@ -61,18 +61,18 @@ pub struct IoRate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IoKind {
-    /// A group: what its clients do.
+    /// A group: activity of its clients.
     Group,
-    /// A volume: what its clients do.
+    /// A volume: activity of its clients.
     Volume,
-    /// A drive: what the daemon does on it.
+    /// A drive: activity of the daemon on it.
     Drive,
 }
 
-/// An object by group, kind and name: the order in which it is shown.
+/// An object by group, kind and name, in display order.
 type Key = (Option<String>, IoKind, String);
 
-/// Shows so many looks.
+/// Shows the requested number of samples.
 pub async fn run(common: &Common, client: &Client, args: IostatArgs) -> Result<(), Failure> {
     let DurationOrOff(Some(every)) = args.every else {
         return Err(Failure::Usage("a look takes some time: name a duration such as 1s".to_owned()));
@@ -112,12 +112,12 @@ async fn counters(client: &Client, verbose: bool) -> Result<BTreeMap<Key, IoCoun
     Ok(all)
 }
 
-/// The difference of two looks. An object that the first one did not see counts from 0.
+/// The difference of two samples. An object that is not in the first one counts from 0.
 fn stats(before: &BTreeMap<Key, IoCounters>, after: &BTreeMap<Key, IoCounters>, window: Duration) -> IoStats {
     let window_s = window.as_secs_f64().max(f64::MIN_POSITIVE);
     let rate = |(key, after): (&Key, &IoCounters)| {
         let before = before.get(key).copied().unwrap_or_default();
-        // An object that was closed and opened again counts from 0.
+        // An object that was closed and reopened counts from 0.
         let of = |count: fn(&IoCounters) -> u64| count(after).saturating_sub(count(&before)) as f64 / window_s;
         let (group, kind, name) = key.clone();
         IoRate {

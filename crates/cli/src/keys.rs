@@ -1,5 +1,4 @@
-//! Keys that end a screen: `q`, and Ctrl-C, which is only a key while the terminal passes on each
-//! key at once.
+//! Keys that end a screen: `q` and Ctrl-C. Ctrl-C is only a key while the terminal is in raw mode.
 
 use std::io::{self, IsTerminal};
 
@@ -7,24 +6,24 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, rea
 use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Listens to the keyboard. Dropped, it gives the terminal back as it was.
+/// Listens to the keyboard. Dropping it restores the terminal.
 pub struct Keys {
-    /// Says when a key was pressed that ends the screen; nothing without a keyboard.
+    /// Receives a message when a key was pressed that ends the screen. `None` without a keyboard.
     quit: Option<UnboundedReceiver<()>>,
 }
 
 impl Keys {
-    /// Begins to listen, if stdin is a terminal.
+    /// Starts to listen, if stdin is a terminal.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn listen() -> io::Result<Keys> {
         if !io::stdin().is_terminal() {
             return Ok(Keys { quit: None });
         }
         enable_raw_mode()?;
         let (sender, receiver) = unbounded_channel();
-        // A read of the keyboard cannot be given up, so the thread ends with the process.
+        // A read of the keyboard cannot be canceled, so the thread ends with the process.
         std::thread::spawn(move || {
             while let Ok(event) = read() {
                 if is_quit(&event) && sender.send(()).is_err() {
@@ -38,7 +37,7 @@ impl Keys {
     /// Returns when such a key is pressed.
     pub async fn quit(&mut self) {
         match &mut self.quit {
-            // Without a sender there is no keyboard any more.
+            // The sender is gone if the keyboard is.
             Some(quit) => match quit.recv().await {
                 Some(()) => {}
                 None => std::future::pending().await,
@@ -51,7 +50,7 @@ impl Keys {
 impl Drop for Keys {
     fn drop(&mut self) {
         if self.quit.is_some() {
-            // A terminal that is gone needs no restoring.
+            // A closed terminal does not have to be restored.
             let _ = disable_raw_mode();
         }
     }

@@ -1,10 +1,10 @@
 //! The command `purlin`: a client of the daemon's HTTP API; `purlin rescue`, which reads drives
-//! without the daemon; and `purlin nvme`, which is an NVMe/TCP host without it.
+//! without the daemon; and `purlin nvme`, an NVMe/TCP host without the daemon.
 //!
-//! - [`Line`]: what may be typed.
+//! - [`Line`]: the command line.
 //! - [`Client`]: the API over a Unix socket.
-//! - [`run`]: does what a line says.
-//! - [`Failure`]: why not, in one sentence.
+//! - [`run`]: executes a command line.
+//! - [`Failure`]: why it failed, in one sentence.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -55,7 +55,7 @@ pub use output::on_stderr;
 pub use secret::HostKey;
 pub use suggest::with_tips;
 
-/// Does what the command line says.
+/// Executes the command line.
 ///
 /// # Errors
 /// [`Failure`], to be shown on stderr after `purlin: `.

@@ -1,26 +1,26 @@
-//! How fast something may be used, on the command line.
+//! Rate limits on the command line.
 
 use std::time::Duration;
 
 use api::{LimitUpdate, parse_bytes, parse_duration};
 use clap::Args;
 
-/// How fast something may be used. What is not named stays as it is.
+/// Rate limits. A limit that is not given stays as it is.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct LimitArgs {
-    /// Requests for each second, such as 500, 20k or 1.5M; flushes are not counted
+    /// Requests per second, such as 500, 20k or 1.5M; flushes are not counted
     #[arg(long, value_name = "NUMBER|off", value_parser = parse_iops)]
     pub iops: Option<RateOrOff>,
-    /// Bytes for each second, such as 500MiB
+    /// Bytes per second, such as 500MiB
     #[arg(long, value_name = "SIZE|off", value_parser = parse_bandwidth)]
     pub bandwidth: Option<RateOrOff>,
-    /// After a pause, what the limit allows in this time may be used at once: 10ms to 1h, default
-    /// 100ms
+    /// After a pause, the amount that the limit allows in this time may be used at once: 10ms to
+    /// 1h, default 100ms
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub burst: Option<Duration>,
 }
 
-/// So much for each second, or any number.
+/// A rate per second, or none for no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateOrOff(pub Option<u64>);
 
@@ -39,13 +39,13 @@ fn parse_iops(text: &str) -> Result<RateOrOff, String> {
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    // A part of a request is none.
+    // A fraction of a request is refused.
     if whole.is_empty() || !is_number(whole) || !is_number(fraction) || fraction.len() > digits {
         return Err(refuse());
     }
     let zeroes = "0".repeat(digits - fraction.len());
     match format!("{whole}{fraction}{zeroes}").parse::<u64>() {
-        // 0 would be the API's word for off: nobody who writes 0 can be sure of that.
+        // 0 means off in the API. A user who types 0 may mean something else, so it is refused.
         Ok(0) | Err(_) => Err(refuse()),
         Ok(rate) => Ok(RateOrOff(Some(rate))),
     }
@@ -62,7 +62,7 @@ fn parse_bandwidth(text: &str) -> Result<RateOrOff, String> {
 }
 
 impl LimitArgs {
-    /// As the API takes them: 0 is off.
+    /// The form of the API, in which 0 is off.
     pub fn update(self, dry_run: bool) -> LimitUpdate {
         let rate = |RateOrOff(rate): RateOrOff| rate.unwrap_or(0);
         LimitUpdate {

@@ -1,11 +1,12 @@
-//! Moments of the calendar, in UTC.
+//! Dates and times, in UTC.
 
-/// Year, month and day of a count of days since 1970-01-01, in the proleptic Gregorian calendar.
+/// Year, month and day from the number of days since 1970-01-01, in the proleptic Gregorian
+/// calendar.
 ///
-/// Years begin in March here, so that the leap day is the last of its year, and days are counted in
-/// eras of 400 years, which all have 146 097 of them.
+/// The computation starts years in March, so that the leap day is the last of its year. It divides
+/// days into eras of 400 years, which all have 146 097 days.
 fn civil(days: u64) -> (u64, u64, u64) {
-    // From 0000-03-01.
+    // Days since 0000-03-01.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -16,13 +17,13 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (400 * era + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// The day of a moment in seconds since 1970: `2026-11-22`.
+/// The date of a time in seconds since 1970: `2026-11-22`.
 pub fn date(unix_s: u64) -> String {
     let (year, month, day) = civil(unix_s / 86_400);
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// A moment in seconds since 1970, to the minute: `2026-11-22 02:21 UTC`.
+/// A time in seconds since 1970, to the minute: `2026-11-22 02:21 UTC`.
 pub fn minute(unix_s: u64) -> String {
     let minutes = unix_s % 86_400 / 60;
     format!("{} {:02}:{:02} UTC", date(unix_s), minutes / 60, minutes % 60)

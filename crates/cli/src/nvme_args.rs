@@ -1,4 +1,4 @@
-//! What may be typed about NVMe/TCP.
+//! Arguments of `purlin nvme`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,8 +8,7 @@ use clap::{Args, Subcommand};
 use initiator::Address;
 use nvme::Nqn;
 
-/// Verbs of NVMe/TCP: this machine as a host. Options are called as nvme-cli calls them, where it
-/// has them.
+/// Verbs of NVMe/TCP: this machine as a host. Options have the names of nvme-cli, if it has them.
 #[derive(Debug, Subcommand)]
 pub enum NvmeCommand {
     /// List the subsystems that a target offers to this host, or the targets that announce
@@ -26,10 +25,10 @@ Without a port it is 4420. Other discovery services that it refers to are asked 
 With --mdns no target is asked: discovery services that announce themselves by multicast DNS on the networks of this machine are
 listed, with the addresses to ask them at.")]
     Discover {
-        /// Where the target listens
+        /// Address of the target
         #[arg(value_name = "HOST[:PORT]", required_unless_present = "mdns")]
         address: Option<Address>,
-        /// List the discovery services that announce themselves (_nvme-disc._tcp), and ask none of
+        /// List the discovery services that announce themselves (_nvme-disc._tcp), without asking
         /// them
         #[arg(
             long,
@@ -39,16 +38,16 @@ listed, with the addresses to ask them at.")]
             ]
         )]
         mdns: bool,
-        /// How long to listen with --mdns
+        /// Seconds to listen with --mdns
         #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "address", value_parser = clap::value_parser!(u32).range(1..=3600))]
         seconds: u32,
-        /// List referrals, and do not ask there
+        /// List referrals without following them
         #[arg(long)]
         no_follow: bool,
         #[command(flatten)]
         host: HostArgs,
     },
-    /// Connect to a namespace and serve it to NBD clients of this machine, until Ctrl-C; or have
+    /// Connect to a namespace and export it to NBD clients of this machine, until Ctrl-C; or let
     /// the daemon make it a block device
     #[command(after_help = "\
 Examples:
@@ -65,17 +64,18 @@ nbd://127.0.0.1:10809`, `nbdcopy`, `nbd-client` and Windows' NBD drivers reach i
 With --ublk purlind connects, under its own name as a host, and the namespace is the block device /dev/purlin/NAME/nvme: until
 `purlin nvme disconnect`, also after a restart of the daemon or of the target. It needs the kernel's module ublk_drv.")]
     Connect(ConnectArgs),
-    /// List the namespaces that `purlin nvme connect` serves here, and those that are block devices
+    /// List the namespaces that `purlin nvme connect` exports here, and those that are block
+    /// devices
     #[command(after_help = "Examples:\n  purlin nvme list\n  purlin nvme list --output json")]
     List,
-    /// End `purlin nvme connect`; a block device goes if it is not in use
+    /// End `purlin nvme connect`; a block device is removed if it is not in use
     #[command(after_help = "\
 Examples:
   purlin nvme disconnect nqn.2026-11.com.example:shelf
   purlin nvme disconnect nqn.2026-11.com.example:shelf --nsid 3 --force
   purlin nvme disconnect --all")]
     Disconnect(DisconnectArgs),
-    /// Read or write a namespace as fast as it goes, and measure
+    /// Read or write a namespace as fast as possible, and measure
     #[command(after_help = "\
 Examples:
   purlin nvme bench 10.0.0.5 nqn.2014-08.org.nvmexpress:uuid:... --nsid 1
@@ -86,59 +86,58 @@ Random reads of 4 KiB are the default. Writes overwrite what the namespace holds
     Bench(BenchArgs),
 }
 
-/// Who this host is.
+/// Identity and credentials of this host.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Host")]
 pub struct HostArgs {
-    /// Name of this host; default: that of /etc/nvme/hostnqn, or one that is made once and kept for
+    /// Name of this host; default: that of /etc/nvme/hostnqn, or one generated once and kept for
     /// this user
     #[arg(long, value_name = "NQN")]
     pub hostnqn: Option<Nqn>,
     /// Identifier of this host; default: the UUID in its name, or that of /etc/nvme/hostid
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     pub hostid: Option<[u8; 16]>,
-    /// File with this host's secret (DHHC-1:...), to authenticate where the target asks for it; -
-    /// is stdin
+    /// File with this host's secret (DHHC-1:...), used if the target requires authentication; - is
+    /// stdin
     #[arg(long, value_name = "FILE|-")]
     pub dhchap_secret: Option<PathBuf>,
-    /// File with the target's secret: then it has to prove who it is, too
+    /// File with the target's secret: the target has to authenticate, too
     #[arg(long, value_name = "FILE", requires = "dhchap_secret")]
     pub dhchap_ctrl_secret: Option<PathBuf>,
-    /// Encrypt with TLS 1.3; the key is in the file that --tls-key names
+    /// Encrypt with TLS 1.3; --tls-key names the file with the key
     #[arg(long, requires = "tls_key")]
     pub tls: bool,
-    /// File with this host's key of TLS (NVMeTLSkey-1:...); - is stdin
+    /// File with this host's TLS key (NVMeTLSkey-1:...); - is stdin
     #[arg(long, value_name = "FILE|-", requires = "tls")]
     pub tls_key: Option<PathBuf>,
-    /// Ask for digests of headers (CRC-32C)
+    /// Request digests of headers (CRC-32C)
     #[arg(long)]
     pub hdr_digest: bool,
-    /// Ask for digests of data
+    /// Request digests of data
     #[arg(long)]
     pub data_digest: bool,
 }
 
-/// What a connection is to be like.
+/// Parameters of a connection.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct ConnectionArgs {
-    /// Number of the namespace; not needed where there is only one, except for `connect --ublk`
+    /// Number of the namespace; not needed if there is only one, except for `connect --ublk`
     #[arg(long, value_name = "NSID")]
     pub nsid: Option<u32>,
-    /// I/O queues, a connection each
+    /// I/O queues, one connection each
     #[arg(long, visible_alias = "queues", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
     pub nr_io_queues: u16,
     /// Entries of each I/O queue
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub queue_size: u16,
-    /// Seconds of silence after which the target forgets this host
+    /// Seconds without a command after which the target drops this host
     #[arg(long, visible_alias = "keep-alive", value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub keep_alive_tmo: u32,
-    /// Seconds that a command may take before it is aborted and the connection given up
+    /// Seconds after which a command is aborted and the connection is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub io_timeout: u32,
-    /// Seconds between attempts to connect again, at first: doubled each time, up to ten times as
-    /// many
+    /// Seconds before the first attempt to reconnect; doubled each time, up to ten times the value
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub reconnect_delay: u32,
     /// Seconds without a connection after which requests fail; -1: never
@@ -154,26 +153,26 @@ pub struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
-    /// `None`: never.
+    /// `None`: no timeout.
     pub fn loss_timeout(&self) -> Option<Duration> {
         u64::try_from(self.ctrl_loss_tmo).ok().map(Duration::from_secs)
     }
 }
 
-/// What `nvme connect` takes.
+/// Arguments of `nvme connect`.
 #[derive(Debug, Clone, Args)]
 pub struct ConnectArgs {
-    /// Where the target listens; several addresses of one subsystem are separated by commas
+    /// Address of the target; several addresses of one subsystem are separated by commas
     #[arg(value_name = "HOST[:PORT],...", value_delimiter = ',', required = true)]
     pub addresses: Vec<Address>,
     /// The subsystem
     #[arg(value_name = "NQN")]
     pub subsystem: Nqn,
-    /// Where NBD clients find it; whoever reaches this address may read and write
+    /// Address for NBD clients; anyone who reaches it may read and write
     #[arg(long, value_name = "HOST:PORT|unix:PATH", default_value = "127.0.0.1:10809")]
     pub nbd: NbdAddress,
-    /// Have the daemon make it a block device of this machine, which stays until it is
-    /// disconnected; digests are always on then
+    /// Let the daemon make it a block device of this machine, until it is disconnected; digests are
+    /// always on then
     #[arg(
         long,
         requires = "nsid",
@@ -183,11 +182,10 @@ pub struct ConnectArgs {
         ]
     )]
     pub ublk: bool,
-    /// What the block device is called: /dev/purlin/NAME/nvme; otherwise remote1, or the next
-    /// number that is free
+    /// Name of the block device: /dev/purlin/NAME/nvme; default remote1, or the next free number
     #[arg(long, requires = "ublk")]
     pub name: Option<String>,
-    /// N in /dev/ublkbN; otherwise the lowest that is free
+    /// N in /dev/ublkbN; default: the lowest free one
     #[arg(long, value_name = "N", requires = "ublk")]
     pub number: Option<u32>,
     #[command(flatten)]
@@ -196,43 +194,43 @@ pub struct ConnectArgs {
     pub host: HostArgs,
 }
 
-/// What `nvme disconnect` takes.
+/// Arguments of `nvme disconnect`.
 #[derive(Debug, Clone, Args)]
 pub struct DisconnectArgs {
     /// The subsystem
     #[arg(value_name = "NQN", required_unless_present = "all")]
     pub subsystem: Option<Nqn>,
-    /// This namespace of it only
+    /// Only this namespace of it
     #[arg(long, value_name = "NSID")]
     pub nsid: Option<u32>,
-    /// All that there are
+    /// All connected namespaces
     #[arg(long, conflicts_with_all = ["subsystem", "nsid"])]
     pub all: bool,
-    /// Although NBD clients are connected, or a block device's namespace is out of reach: what was
-    /// not written yet is lost then
+    /// Disconnect even if NBD clients are connected, or a block device's namespace is unreachable:
+    /// unwritten data are lost then
     #[arg(long)]
     pub force: bool,
 }
 
-/// What `nvme bench` takes.
+/// Arguments of `nvme bench`.
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
-    /// Where the target listens; several addresses of one subsystem are separated by commas
+    /// Address of the target; several addresses of one subsystem are separated by commas
     #[arg(value_name = "HOST[:PORT],...", value_delimiter = ',', required = true)]
     pub addresses: Vec<Address>,
     /// The subsystem
     #[arg(value_name = "NQN")]
     pub subsystem: Nqn,
-    /// Read one block after the other
+    /// Read sequentially
     #[arg(long, group = "pattern")]
     pub read: bool,
-    /// Write one block after the other
+    /// Write sequentially
     #[arg(long, group = "pattern")]
     pub write: bool,
-    /// Read anywhere; the default
+    /// Read at random offsets; the default
     #[arg(long, group = "pattern")]
     pub randread: bool,
-    /// Write anywhere
+    /// Write at random offsets
     #[arg(long, group = "pattern")]
     pub randwrite: bool,
     /// Bytes of each request
@@ -241,10 +239,10 @@ pub struct BenchArgs {
     /// Requests in flight
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub depth: u16,
-    /// How long
+    /// Duration in seconds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
-    /// The namespace holds nothing that is needed: don't ask before it is overwritten
+    /// Overwrite the namespace without asking: its data are not needed
     #[arg(long)]
     pub destroys_data: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What goes to stdout.
+//! Output to stdout.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -9,9 +9,9 @@ use serde::Serialize;
 use crate::Failure;
 use crate::args::{Common, Format};
 
-/// `text` as it may go to a terminal: what strangers wrote in it (names on drives, models, other
-/// machines' answers) neither moves the cursor nor turns the text around. New lines stay, and the
-/// colours of our own tables where there are some.
+/// `text` in a form that is safe for a terminal. Untrusted text (names on drives, models, answers
+/// of other machines) can neither move the cursor nor reverse the text. New lines stay, and with
+/// `has_colours` the colors of our own tables.
 pub fn for_terminal(text: &str, has_colours: bool) -> Cow<'_, str> {
     let is_plain = |c: char| !is_obeyed(c) || c == '\n';
     if text.chars().all(is_plain) {
@@ -33,24 +33,24 @@ pub fn for_terminal(text: &str, has_colours: bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Bytes of the colour (Select Graphic Rendition: ECMA-48, clause 8.3.117) that `text` begins with;
-/// 0 if it begins with none.
+/// Bytes of the color (Select Graphic Rendition: ECMA-48, clause 8.3.117) at the start of `text`; 0
+/// if there is none.
 fn colour_len(text: &str) -> usize {
     let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
     let digits = parameters.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
     if parameters.as_bytes().get(digits) == Some(&b'm') { 2 + digits + 1 } else { 0 }
 }
 
-/// Says something to a person on stderr.
+/// Prints a message for a person on stderr.
 pub fn on_stderr(text: &str) {
     eprintln!("{}", for_terminal(text, false));
 }
 
-/// Prints text that ends with a newline. A reader that went away (`| head`) ends the command
+/// Prints text that ends with a newline. If the reader has gone (`| head`), the command ends
 /// quietly.
 ///
 /// # Errors
-/// [`Failure::Local`] when stdout fails otherwise.
+/// [`Failure::Local`] if stdout fails for another reason.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -61,7 +61,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints an answer: as JSON, or as `table` says.
+/// Prints an answer as JSON, or as a table made by `table`.
 ///
 /// # Errors
 /// As [`print`].
@@ -72,10 +72,12 @@ pub fn show<T: Serialize>(common: &Common, answer: &T, table: impl FnOnce(&T) ->
     }
 }
 
-/// Pretty JSON with a newline. What terminals obey is written as an escape, which means the same.
+/// Pretty JSON with a newline. Characters that terminals obey are escaped, which keeps their
+/// meaning.
 pub fn json<T: Serialize>(answer: &T) -> String {
     let mut text = serde_json::to_string_pretty(answer).expect("answers have string keys only");
-    // Outside of strings there is only the new line, and controls below U+0020 are escapes already.
+    // Outside of strings the only such character is the new line. Controls below U+0020 are escaped
+    // already.
     if text.contains(|c| is_obeyed(c) && c != '\n') {
         let escaped = |c: char| match c {
             '\n' => "\n".to_owned(),
@@ -88,7 +90,8 @@ pub fn json<T: Serialize>(answer: &T) -> String {
     text
 }
 
-/// Prints what was changed, or would be: `done` is the sentence for the first.
+/// Prints a change that was made, or the plan of a dry run. `done` makes the sentence for the
+/// former.
 ///
 /// # Errors
 /// As [`print`].
@@ -115,7 +118,7 @@ pub fn show_changed<T: Serialize>(
     })
 }
 
-/// Whether stdout takes colour: a terminal that is not dumb, and nobody said NO_COLOR (see
+/// Whether stdout takes color: it is a terminal that is not dumb, and NO_COLOR is not set (see
 /// no-color.org).
 pub fn has_colour() -> bool {
     let said_no = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

@@ -1,4 +1,4 @@
-//! Progress bars, and waiting for a job to its end.
+//! Progress bars, and waiting for the end of a job.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::fit::WIDTH;
 use crate::table::job_line;
 use crate::{Client, Failure};
 
-/// How often a job that is waited for is looked at.
+/// Interval between checks of a job.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// A bar of `width` characters.
@@ -19,7 +19,7 @@ pub fn bar(done_percent: f64, width: usize) -> String {
     format!("{}{}", "#".repeat(done), ".".repeat(width - done))
 }
 
-/// A share with one decimal, cut and not rounded: 100.0% means all.
+/// A share with one decimal, rounded down: 100.0% means all.
 pub fn percent(done_percent: f64) -> String {
     let tenths = (done_percent.clamp(0.0, 100.0) * 10.0) as u64;
     format!("{}.{}%", tenths / 10, tenths % 10)
@@ -35,11 +35,10 @@ pub fn duration(seconds: u64) -> String {
     }
 }
 
-/// Waits until a job of a group has ended, with its progress bar on stderr where that is a
-/// terminal.
+/// Waits until a job of a group ends, with its progress bar on stderr if that is a terminal.
 ///
 /// # Errors
-/// [`Failure::Ended`] where the job failed, was stopped or is gone; others where the daemon cannot
+/// [`Failure::Ended`] if the job failed, was stopped or is gone; other errors if the daemon cannot
 /// be asked.
 pub async fn wait(client: &Client, group: &str, id: u64) -> Result<Job, Failure> {
     let shown = io::stderr().is_terminal();
@@ -51,11 +50,11 @@ pub async fn wait(client: &Client, group: &str, id: u64) -> Result<Job, Failure>
         if shown {
             // Carriage return and erase to the end of the line (ECMA-48, CR and EL).
             let mut stderr = io::stderr();
-            // A line that reaches the last column would be wrapped by some terminals.
+            // Some terminals wrap a line that reaches the last column.
             let columns = crossterm::terminal::size().map_or(WIDTH, |(columns, _)| usize::from(columns));
             let room = if job.state.has_ended() { usize::MAX } else { columns.saturating_sub(1) };
             let end = if job.state.has_ended() { "\n" } else { "" };
-            // Progress that cannot be shown is no reason to stop waiting.
+            // An error of the display does not end the wait.
             let _ = write!(stderr, "\r\x1b[K{}{end}", job_line(&job, room)).and_then(|()| stderr.flush());
         }
         match job.state {

@@ -1,22 +1,22 @@
-//! How hosts connect to an export over NVMe/TCP, for people: each host with what it has to have
-//! besides its name.
+//! Instructions for connecting hosts to an export over NVMe/TCP: for each host the options that it
+//! needs besides its name.
 
 use std::collections::BTreeSet;
 
 use api::Export;
 
-/// How a host proves who it is.
+/// How a host authenticates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Proof {
-    /// It says its name.
+    /// By its name alone.
     Name,
     /// By its secret (DH-HMAC-CHAP).
     Secret,
-    /// The same, and the target proves itself by another one.
+    /// By its secret, and the target authenticates by another one.
     Mutual,
 }
 
-/// What the target wants of a host.
+/// The target's requirements for a host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Needs {
     tls: bool,
@@ -46,7 +46,7 @@ impl Needs {
         }
     }
 
-    /// What `nvme connect` is told.
+    /// Options of `nvme connect`.
     fn options(self) -> String {
         let secrets = match self.proof {
             Proof::Name => "",
@@ -57,7 +57,7 @@ impl Needs {
     }
 }
 
-/// Which hosts have to use TLS or to authenticate.
+/// The hosts that have to use TLS or to authenticate.
 pub fn who(export: &Export) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !export.tls_hosts.is_empty() {
@@ -73,11 +73,12 @@ pub fn who(export: &Export) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// What is to be typed on hosts.
+/// The commands for hosts.
 pub fn commands(export: &Export, nqn: &str, nsid: u32) -> Vec<(&'static str, String)> {
     let (host, port) = export.address.rsplit_once(':').unwrap_or((&export.address, "4420"));
     let host = host.trim_matches(['[', ']']);
-    // Every address of this machine: which of them a host reaches is not known here.
+    // The export listens at every address of this machine. It is unknown which of them a host
+    // reaches.
     let host = if matches!(host, "0.0.0.0" | "::") { "ADDRESS" } else { host };
     let named = export.hosts.iter().flatten().chain(&export.tls_hosts).chain(&export.secret_hosts);
     let mut all: BTreeSet<Needs> = named.map(|host| Needs::of(export, host)).collect();
@@ -120,7 +121,7 @@ pub fn commands(export: &Export, nqn: &str, nsid: u32) -> Vec<(&'static str, Str
     rows
 }
 
-/// What the words in capitals stand for.
+/// The meanings of the words in capitals.
 fn meanings(host: &str, tls: bool, proof: Proof) -> Vec<(&'static str, String)> {
     let given = |option: &str| format!("what is in the file that `purlin host key set` took with {option}");
     let mut rows = Vec::new();

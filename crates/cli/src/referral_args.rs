@@ -1,4 +1,4 @@
-//! The command line of `purlin referral`.
+//! Arguments of `purlin referral`.
 
 use std::net::SocketAddr;
 
@@ -12,10 +12,10 @@ fn parse_referral(text: &str) -> Result<SocketAddr, Invalid> {
 /// Verbs of referrals.
 #[derive(Debug, Subcommand)]
 pub enum ReferralCommand {
-    /// List where NVMe hosts are told to ask, too
+    /// List the discovery services that NVMe hosts are referred to
     #[command(after_help = "Examples:\n  purlin referral list")]
     List,
-    /// Tell NVMe hosts of another discovery service; those that watch hear of it at once
+    /// Refer NVMe hosts to another discovery service; hosts that watch are notified at once
     #[command(after_help = "\
 Examples:
   purlin referral add 10.0.0.6:4420
@@ -24,14 +24,14 @@ Examples:
 The discovery log of every address that this daemon listens at for NVMe hosts names it, to every host; what is offered there, and to
 whom, it says itself. `nvme connect-all` and `purlin nvme discover` ask there as well.")]
     Add {
-        /// Where it listens: an IP address and a port
+        /// Address of the service: an IP address and a port
         #[arg(value_name = "IP:PORT", value_parser = parse_referral)]
         address: SocketAddr,
     },
-    /// Tell NVMe hosts of another discovery service no longer
+    /// Remove a referral to another discovery service
     #[command(after_help = "Examples:\n  purlin referral remove 10.0.0.6:4420")]
     Remove {
-        /// Where it listens, from `purlin referral list`
+        /// Address of the service, from `purlin referral list`
         #[arg(value_name = "IP:PORT", value_parser = parse_referral)]
         address: SocketAddr,
     },

@@ -1,10 +1,10 @@
-//! What may be typed about drives that no daemon serves.
+//! Arguments for drives that no daemon uses.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Verbs of the rescue. It speaks to drives and images, not to the daemon.
+/// Verbs of the rescue. It works on drives and images, without the daemon.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -16,8 +16,7 @@ Drives are block devices or images of them, in any order, without those that are
 Stop the daemon first, or what is read may change meanwhile.
 Exit status: 0 all is well, 1 something is damaged or lost, 2 it could not be done.")]
 pub enum RescueCommand {
-    /// Say what is on drives: superblocks, groups, members that are missing or stale, volumes,
-    /// exports
+    /// Show the content of drives: superblocks, groups, missing or stale members, volumes, exports
     #[command(after_help = "\
 Examples:
   purlin rescue list /dev/sd*
@@ -31,7 +30,7 @@ Exit status: 0, or 2 if a drive could not be opened.")]
         #[arg(required = true, value_name = "DRIVE")]
         drives: Vec<PathBuf>,
     },
-    /// Check every structure on drives and, with --parity, all data that was ever written
+    /// Check every structure on drives and, with --parity, all data ever written
     #[command(after_help = "\
 Examples:
   purlin rescue check /dev/sd*
@@ -50,7 +49,7 @@ Exit status: 0 nothing is wrong, 1 something is, 2 it could not be checked.")]
         #[arg(long)]
         parity: bool,
     },
-    /// Write a volume's bytes to a file, computing what members that are missing or unreadable held
+    /// Write a volume's bytes to a file; the data of missing or unreadable members are computed
     #[command(after_help = "\
 Examples:
   purlin rescue extract /dev/sd* --volume tank/db --to db.img
@@ -64,29 +63,29 @@ Exit status: 0 all of it was written, 1 a part (--partial), 2 nothing.")]
     Extract(RescueExtractArgs),
 }
 
-/// What `rescue extract` takes.
+/// Arguments of `rescue extract`.
 #[derive(Debug, Clone, Args)]
 pub struct RescueExtractArgs {
     /// Drives or images of them
     #[arg(required = true, value_name = "DRIVE")]
     pub drives: Vec<PathBuf>,
-    /// The volume: GROUP/VOLUME, or the group's UUID/VOLUME where several have one name
+    /// The volume: GROUP/VOLUME, or the group's UUID/VOLUME if several groups have the same name
     #[arg(long, value_name = "GROUP/VOLUME", value_parser = parse_rescue_volume)]
     pub volume: RescueVolume,
     /// The file or block device to write to; - is stdout
     #[arg(long, value_name = "FILE|-")]
     pub to: PathBuf,
-    /// Overwrite a file or a block device that is there
+    /// Overwrite an existing file or a block device
     #[arg(long)]
     pub force: bool,
-    /// Write what can be read although something is lost, zeroes for the rest, and say which bytes
-    /// those are
+    /// Write the readable data even if some are lost, with zeroes for the rest, and list the lost
+    /// bytes
     #[arg(long)]
     pub partial: bool,
 }
 
-/// A volume on drives that no daemon serves. The names are those on the drives, so no rule is
-/// applied to them.
+/// A volume on drives that no daemon uses. The names are those on the drives, so they are not
+/// checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RescueVolume {
     /// Name or UUID of the group.

@@ -1,4 +1,4 @@
-//! What a rescue found, for people.
+//! Results of a rescue as text.
 
 use api::format_bytes;
 use comfy_table::{Cell, Color};
@@ -10,7 +10,7 @@ use rescue::{
 use crate::fit::{Column, table};
 use crate::table::{dash, pairs, size};
 
-/// Lost ranges that are shown; all of them are in the JSON.
+/// Maximum number of lost ranges that are shown; the JSON has all of them.
 const LOST_SHOWN: usize = 20;
 
 /// `purlin rescue list`.

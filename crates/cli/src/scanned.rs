@@ -1,11 +1,11 @@
-//! `purlin group scan` for people.
+//! Output of `purlin group scan`.
 
 use api::{Scanned, ScannedGroup, ScannedState};
 use comfy_table::{Cell, Color};
 
 use crate::fit::{Column, table, wrapped};
 
-/// The groups that were found, what is wrong with them, and the commands that start them.
+/// The groups found, their problems, and the commands that start them.
 pub fn scanned(colour: bool, found: &Scanned) -> String {
     let mut text = if found.groups.is_empty() {
         "no groups were found\n".to_owned()

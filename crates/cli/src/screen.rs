@@ -21,17 +21,17 @@ use crate::progress::duration;
 use crate::table::{self, dash, job_line, micros, per_second, size};
 use crate::{Client, Failure, hosts, unwell, upkeep};
 
-/// Names up to this length stand before their jobs in one line.
+/// Longest name that is shown before its job in one line.
 const NAME_CHARS_MAX: usize = 16;
 
-/// How often the screen is drawn anew.
+/// Interval of the refresh.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 
-/// Shows the status: once, or until q or Ctrl-C where stdout is a terminal.
+/// Shows the status: once, or until q or Ctrl-C if stdout is a terminal.
 ///
 /// # Errors
-/// As [`Client::status`] when it is shown once, or the first time; later failures are shown on the
-/// screen. [`Failure::Ended`] when it is shown once and a group is not started.
+/// As [`Client::status`] if it is shown once, or the first time; later failures are shown on the
+/// screen. [`Failure::Ended`] if it is shown once and a group is not started.
 pub async fn run(common: &Common, client: &Client, once: bool) -> Result<(), Failure> {
     let status = client.status().await?;
     if once || common.output == Format::Json || !io::stdout().is_terminal() {
@@ -61,10 +61,10 @@ pub async fn run(common: &Common, client: &Client, once: bool) -> Result<(), Fai
     }
 }
 
-/// Shows what is not well, once.
+/// Shows unhealthy objects, once.
 ///
 /// # Errors
-/// As [`Client::status`]; [`Failure::Unwell`] when something is not well.
+/// As [`Client::status`]; [`Failure::Unwell`] if something is unhealthy.
 pub async fn unhealthy(common: &Common, client: &Client) -> Result<(), Failure> {
     let unwell = unwell::unwell(client.status().await?);
     output::show(common, &unwell, |unwell| match unwell::is_all_well(unwell) {
@@ -74,12 +74,12 @@ pub async fn unhealthy(common: &Common, client: &Client) -> Result<(), Failure> 
     unwell::verdict(&unwell)
 }
 
-/// The terminal's second screen. Dropped, it gives the first one back as it was.
+/// The terminal's alternate screen. Dropping it restores the first one.
 struct Screen;
 
 impl Screen {
     fn open() -> io::Result<Screen> {
-        // The guard is made first, so that a failure half way is undone as well.
+        // The guard is created first, so that a failure half way is undone as well.
         let screen = Screen;
         execute!(io::stdout(), EnterAlternateScreen, Hide, DisableLineWrap)?;
         Ok(screen)
@@ -111,7 +111,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs no restoring.
+        // A closed terminal does not have to be restored.
         let _ = execute!(io::stdout(), EnableLineWrap, Show, LeaveAlternateScreen);
     }
 }
@@ -184,12 +184,12 @@ fn job_of(group: &str, job: &Job) -> String {
     format!("{group}  {}\n", job_line(job, WIDTH - 2 - chars))
 }
 
-/// A risk of a group.
+/// A warning of a group.
 fn warned(group: &str, warning: &str) -> String {
     wrapped(&format!("{group}  warning: "), warning)
 }
 
-/// Which volumes and spares there are, and when a group was scrubbed, `group show` says.
+/// Groups without their volumes, spares and last scrub, which `group show` shows.
 fn groups(colour: bool, groups: &[GroupStatus]) -> String {
     let row = |group: &GroupStatus| {
         vec![

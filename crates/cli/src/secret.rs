@@ -1,4 +1,4 @@
-//! Secrets of NVMe hosts and their keys of TLS, as files have them.
+//! Secrets and TLS keys of NVMe hosts in files.
 
 use std::fmt::Display;
 use std::fs;
@@ -13,31 +13,31 @@ use zeroize::Zeroizing;
 
 use crate::Failure;
 
-/// What `purlin host key generate` made, as JSON says it.
+/// The result of `purlin host key generate`, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostKey {
-    /// The file that holds it.
+    /// The file with the secret or key.
     pub file: Option<String>,
-    /// The secret or key, where it is in no file.
+    /// The secret or key, if it is not in a file.
     pub secret: Option<String>,
 }
 
-/// Bytes of a file that is read for a secret, at most: none has more than 103.
+/// Maximum number of bytes read from a file with a secret: no secret has more than 103 bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
 /// Reads a secret from a file, or from stdin if that is called `-`.
 ///
 /// # Errors
-/// The file cannot be read, or holds no secret. What it holds is not told.
+/// The file cannot be read, or holds no secret. The error does not quote its content.
 pub fn read(file: &Path) -> Result<Secret, Failure> {
     parsed(file, "secret")
 }
 
-/// Reads a key of TLS the same way.
+/// Reads a TLS key in the same way.
 ///
 /// # Errors
-/// The file cannot be read, or holds no key. What it holds is not told.
+/// The file cannot be read, or holds no key. The error does not quote its content.
 pub fn read_tls(file: &Path) -> Result<TlsKey, Failure> {
     parsed(file, "key of TLS")
 }
@@ -70,7 +70,7 @@ fn random() -> Result<Zeroizing<[u8; 64]>, Failure> {
     Ok(random)
 }
 
-/// Makes a secret: its text.
+/// Generates a secret as text.
 ///
 /// # Errors
 /// The system has no random numbers.
@@ -78,10 +78,10 @@ pub fn generate(transform: Option<Hash>) -> Result<Zeroizing<String>, Failure> {
     Ok(Secret::generate(transform, &*random()?).text())
 }
 
-/// Makes a key of TLS: its text.
+/// Generates a TLS key as text.
 ///
 /// # Errors
-/// TLS has no such hash function, or the system has no random numbers.
+/// TLS does not use this hash function, or the system has no random numbers.
 pub fn generate_tls(hash: Option<Hash>) -> Result<Zeroizing<String>, Failure> {
     match hash {
         Some(hash @ (Hash::Sha256 | Hash::Sha384)) => Ok(TlsKey::generate(hash, &*random()?).text()),
@@ -89,11 +89,11 @@ pub fn generate_tls(hash: Option<Hash>) -> Result<Zeroizing<String>, Failure> {
     }
 }
 
-/// Writes a secret to a new file that only its user may read. No new line ends it: SPDK takes it
-/// for a part of a key of TLS.
+/// Writes a secret to a new file that only the user may read, without a newline at its end: SPDK
+/// would take it for a part of a TLS key.
 ///
 /// # Errors
-/// The file is there already, or cannot be written.
+/// The file exists already, or cannot be written.
 pub fn write(file: &Path, secret: &str) -> Result<(), Failure> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);

@@ -1,4 +1,4 @@
-//! Shared drives for people.
+//! Shared drives as text.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ pub fn list(colour: bool, shares: &[Share]) -> String {
     table(colour, &columns, shares.iter().map(row).collect()) + &failures.collect::<String>() + "\n" + &urls(shares)
 }
 
-/// How other machines name the drives.
+/// The names of the drives on other machines.
 pub fn urls(shares: &[Share]) -> String {
     let lines = shares.iter().map(|share| format!("  {}  {}\n", share.drive, share.url));
     let tls_hosts: BTreeSet<&String> = shares.iter().flat_map(|share| &share.tls_hosts).collect();

@@ -1,15 +1,15 @@
-//! Tips for a subcommand that does not exist: the one that was meant, if it is a slip of the
-//! finger away, and otherwise which there are. Similarity alone misleads: `make` is not `man`.
+//! Tips for an unknown subcommand: similar ones if it looks like a typing error, otherwise all of
+//! them. Similarity alone misleads: `make` is not `man`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Error};
 
 use crate::Line;
 
-/// Letters that may be wrong, too many, missing or in each other's place.
+/// Maximum number of letters that may be wrong, additional, missing or swapped.
 const SLIPS_MAX: usize = 2;
 
-/// Gives an error of the command line tips that help.
+/// Adds useful tips to an error of the command line.
 pub fn with_tips(mut error: Error) -> Error {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
@@ -29,7 +29,7 @@ pub fn with_tips(mut error: Error) -> Error {
     error
 }
 
-/// The command that the words before the wrong one lead to, and the names of what is below it.
+/// The command that the words before the wrong one lead to, and the names of its subcommands.
 fn reached(root: &Command, words: &[String], wrong: &str) -> (String, Vec<String>) {
     let (mut at, mut line) = (root, root.get_name().to_owned());
     for word in words.iter().take_while(|word| *word != wrong) {
@@ -41,16 +41,15 @@ fn reached(root: &Command, words: &[String], wrong: &str) -> (String, Vec<String
     (line, at.get_subcommands().filter(|it| !it.is_hide_set()).map(|it| it.get_name().to_owned()).collect())
 }
 
-/// Whether a word was meant by another: it begins like it, or a few letters differ. Of short words
-/// fewer.
+/// Whether `wrong` may mean `name`: `name` begins with it, or only a few letters differ, fewer in
+/// short words.
 fn is_near(wrong: &str, name: &str) -> bool {
     let slips = SLIPS_MAX.min(wrong.chars().count().min(name.chars().count()) / 3);
     let begins = wrong.chars().count() >= 3 && name.starts_with(wrong);
     begins || distance(wrong, name) <= slips
 }
 
-/// How many letters have to be changed, put in, taken out or swapped with the next (optimal string
-/// alignment).
+/// Number of letters to change, insert, remove or swap with the next (optimal string alignment).
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];

@@ -1,4 +1,4 @@
-//! Tables and figures for people. How wide they are is in [`crate::fit`].
+//! Tables and figures as text. Their width is in [`crate::fit`].
 
 use api::{
     Drive, DriveDetails, DriveHealth, DriveKind, DrivePassthrough, DriveRole, DriveState, Export, Group, GroupHealth,
@@ -20,7 +20,7 @@ pub fn pairs(pairs: &[(&str, String)]) -> String {
     pairs.iter().map(|(name, value)| format!("{name:width$}  {value}").trim_end().to_owned() + "\n").collect()
 }
 
-/// A cell that says nothing.
+/// A cell without a value.
 pub fn dash() -> Cell {
     Cell::new("-")
 }
@@ -64,7 +64,7 @@ fn drive_state(state: DriveState) -> Cell {
     Cell::new(name).fg(colour)
 }
 
-/// Where there are no groups. Some may be on drives all the same, if the daemon has lost its state
+/// Output if there are no groups. Drives may still have some, if the daemon has lost its state
 /// directory.
 pub const NO_GROUPS: &str = "\
 no groups; make one with: purlin group create
@@ -103,7 +103,7 @@ pub fn groups(colour: bool, groups: &[Group]) -> String {
     table(colour, &columns, rows.collect())
 }
 
-/// Groups that could not be started: nothing where there are none.
+/// Groups that could not be started; empty if there are none.
 pub fn not_started(groups: &[GroupNotStarted]) -> String {
     let of = |group: &GroupNotStarted| {
         let mut said = format!("\n{}  NOT STARTED\n", group.name);
@@ -219,8 +219,8 @@ fn members(colour: bool, group: &Group) -> String {
 const BAR_CHARS: (usize, usize) = (30, 8);
 
 /// A job in one line: with its bar while it runs, with its result afterwards. While it runs the
-/// line has at most `room` characters: it may be drawn again and again in its place, which a line
-/// that is wrapped could not be.
+/// line has at most `room` characters: it may be redrawn in place, which a wrapped line does not
+/// allow.
 pub fn job_line(job: &Job, room: usize) -> String {
     let kind = match job.kind {
         JobKind::Rebuild => "rebuild",
@@ -259,11 +259,11 @@ pub fn job_line(job: &Job, room: usize) -> String {
     if line.chars().count() <= room {
         return line;
     }
-    // Its end tells least.
+    // The end of the line matters least.
     line.chars().take(room.saturating_sub(3)).chain("...".chars()).collect()
 }
 
-/// `purlin drive list`. What a drive is made of, and its sectors, are in `drive show`.
+/// `purlin drive list`. `drive show` has the kind and model of a drive, and its block size.
 pub fn drives(colour: bool, drives: &[Drive]) -> String {
     if drives.is_empty() {
         return "no drives\n".to_owned();
@@ -423,7 +423,7 @@ pub fn rates(limit: &Limit) -> String {
     iops.into_iter().chain(bytes).collect::<Vec<_>>().join(", ")
 }
 
-/// How requests have waited for a limit.
+/// Statistics of requests that waited for a limit.
 pub fn waits(limit: &Limit) -> String {
     let Limit { waiting_count, waited_count, waited_us, .. } = limit;
     let mean = if *waited_count > 0 {
@@ -447,7 +447,7 @@ pub fn export(export: &Export) -> String {
         ("connections", export.connection_count.to_string()),
     ];
     if let Some(bytes) = export.block_bytes {
-        // Smaller ones are no news: then several blocks are written at once.
+        // Blocks up to that size need no note: the drives write them whole.
         let torn = export.atomic_bytes.filter(|atomic| *atomic < bytes && !export.read_only);
         let torn = torn.map_or_else(String::new, |atomic| {
             format!(
@@ -479,7 +479,7 @@ pub fn export(export: &Export) -> String {
     pairs(&rows)
 }
 
-/// What NVMe hosts have reserved, and whether that stays.
+/// The reservation of NVMe hosts, and whether it survives a restart.
 fn reserved(reservation: &Reservation) -> String {
     let kind = reservation.kind.map_or("no", ReservationKind::as_str);
     let stays = if reservation.persists { "stays over a restart" } else { "goes with a restart" };
@@ -511,8 +511,8 @@ pub fn exports(colour: bool, exports: &[Export]) -> String {
             Cell::new(tls),
             Cell::new(export.connection_count),
             state,
-            // The name of a subsystem is long, and the same for all of a group: `export show` has
-            // it.
+            // The name of a subsystem is long, and the same for all exports of a group: see `export
+            // show`.
             match export.nsid {
                 Some(nsid) => Cell::new(format!("nvme-tcp://{}, namespace {nsid}", export.address)),
                 None => Cell::new(&export.uri),
@@ -536,7 +536,7 @@ pub fn exports(colour: bool, exports: &[Export]) -> String {
     table(colour, &columns, exports.iter().map(row).collect()) + &reasons
 }
 
-/// A latency with three digits or so: `12 us`, `1.5 ms`, `2.1 s`.
+/// A latency with about three digits: `12 us`, `1.5 ms`, `2.1 s`.
 pub fn micros(us: f64) -> String {
     match us {
         us if us < 999.5 => format!("{us:.0} us"),

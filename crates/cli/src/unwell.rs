@@ -1,21 +1,21 @@
-//! `purlin status -x`: what is not well, and nothing else.
+//! `purlin status -x`: unhealthy objects only.
 
 use api::{Export, GroupHealth, GroupStatus, Status};
 
 use crate::Failure;
 
-/// Exit status where a group works with fewer members than it should have, or something else needs
+/// Exit status if a group works with fewer members than it should have, or something else needs
 /// attention.
 const DEGRADED: u8 = 3;
 
-/// Exit status where a group has failed, or could not be started.
+/// Exit status if a group has failed or could not be started.
 const FAILED: u8 = 4;
 
 fn is_well(group: &GroupStatus) -> bool {
     group.health == GroupHealth::Optimal && group.warnings.is_empty()
 }
 
-/// A status with what is not well only.
+/// The status reduced to unhealthy objects.
 pub fn unwell(status: Status) -> Status {
     Status {
         groups: status.groups.into_iter().filter(|group| !is_well(group)).collect(),
@@ -25,12 +25,12 @@ pub fn unwell(status: Status) -> Status {
     }
 }
 
-/// Nothing is in it that is not well.
+/// Whether the status has no unhealthy objects.
 pub fn is_all_well(unwell: &Status) -> bool {
     unwell.groups.is_empty() && unwell.not_started.is_empty() && unwell.exports.is_empty()
 }
 
-/// How the command ends for what is not well: by the worst of it.
+/// The result of the command: the worst state decides.
 ///
 /// # Errors
 /// [`Failure::Unwell`], unless all is well.

@@ -1,4 +1,4 @@
-//! How settings and scrubs of a group are shown.
+//! Output of the maintenance settings and scrubs of a group.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn next(scrub: &ScrubSchedule, is_scheduled: bool) -> String {
     }
 }
 
-/// A cell of `purlin status`: the day of the next scrub.
+/// The date of the next scrub, for a cell of `purlin status`.
 pub fn next_cell(scrub: &ScrubSchedule) -> String {
     match (scrub.active, scrub.next_unix_s) {
         (true, _) if scrub.paused => "paused".to_owned(),
@@ -65,7 +65,7 @@ pub fn next_cell(scrub: &ScrubSchedule) -> String {
     }
 }
 
-/// `purlin group scrub`: how it stands, and what was found.
+/// `purlin group scrub`: the state of the scrub and its findings.
 pub fn scrub(group: &str, scrub: &Scrub) -> String {
     let Some(job) = &scrub.job else {
         let (last, next) = (last(scrub.schedule.last.as_ref()), next(&scrub.schedule, false));
@@ -88,7 +88,7 @@ pub fn scrub(group: &str, scrub: &Scrub) -> String {
     text
 }
 
-/// What is wrong with a member there.
+/// The fault of a member at a place.
 fn wrong(fault: PlaceFault) -> &'static str {
     match fault {
         PlaceFault::Damaged => "is damaged",
@@ -99,7 +99,7 @@ fn wrong(fault: PlaceFault) -> &'static str {
     }
 }
 
-/// A finding: whose data, on which drive, and what became of it.
+/// A finding: the data concerned, the drive, and the result.
 fn place_line(place: &ScrubPlace) -> String {
     let volumes: Vec<String> =
         place.volumes.iter().map(|at| format!("{} at byte {}", at.volume, at.offset_bytes)).collect();

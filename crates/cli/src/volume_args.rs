@@ -1,4 +1,4 @@
-//! The command line of volumes.
+//! Arguments of volumes.
 
 use api::VolumeName;
 use clap::Subcommand;
@@ -10,7 +10,7 @@ use crate::volume_size::VolumeSize;
 /// Verbs of volumes.
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// Make a volume; it is usable at once and reads as zeroes
+    /// Create a volume; it is usable at once and reads as zeroes
     #[command(after_help = "\
 Examples:
   purlin volume create tank/db --size 10GiB
@@ -18,7 +18,7 @@ Examples:
     Create {
         /// Its name, GROUP/VOLUME
         name: VolumeName,
-        /// Its capacity, or a share of what the group has free, such as 100%
+        /// Its capacity, or a share of the group's free space, such as 100%
         #[arg(long)]
         size: VolumeSize,
         #[command(flatten)]
@@ -33,7 +33,7 @@ Examples:
         /// Its name, GROUP/VOLUME
         name: VolumeName,
     },
-    /// Limit how fast a volume may be used, over all its exports together; holds at once
+    /// Limit the rate of a volume, over all its exports together; effective at once
     #[command(after_help = "\
 Examples:
   purlin volume limit tank/db --iops 20k
@@ -52,7 +52,7 @@ group's drives.")]
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Grow or shrink a volume; shrinking loses what lies behind the new end
+    /// Grow or shrink a volume; shrinking destroys the data behind the new end
     #[command(after_help = "\
 Examples:
   purlin volume resize tank/db --size 20GiB
@@ -61,14 +61,13 @@ Examples:
     Resize {
         /// Its name, GROUP/VOLUME
         name: VolumeName,
-        /// Its new capacity, or a share of what it has and the group has free together, such as
-        /// 100%
+        /// Its new capacity, or a share of its own space plus the group's free space, such as 100%
         #[arg(long)]
         size: VolumeSize,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Give a volume another name in its group, while it is used
+    /// Rename a volume within its group, while it is in use
     #[command(after_help = "\
 Examples:
   purlin volume rename tank/db db-old
@@ -79,15 +78,15 @@ while some are connected, only --force renames.")]
     Rename {
         /// Its name, GROUP/VOLUME
         name: VolumeName,
-        /// Its new name; with its group or without
+        /// Its new name, with or without its group
         new: String,
-        /// Although NBD clients are connected, which lose their connections
+        /// Rename it even if NBD clients are connected; they lose their connections
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Destroy a volume and all that is on it
+    /// Destroy a volume and all its data
     #[command(after_help = "Examples:\n  purlin volume delete tank/db --dry-run\n  purlin volume delete tank/db --yes")]
     Delete {
         /// Its name, GROUP/VOLUME

@@ -1,4 +1,4 @@
-//! The size of a volume as people write it: in bytes, or as a share of the space that there is.
+//! The size of a volume as users write it: in bytes, or as a share of the available space.
 
 use std::str::FromStr;
 
@@ -6,15 +6,15 @@ use api::parse_bytes;
 
 use crate::Failure;
 
-/// A volume has whole blocks of this size.
+/// The size of a volume is a multiple of this.
 const BLOCK_BYTES: u64 = 4096;
 
 /// A size, or a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeSize {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// So much of the space that the volume may have.
+    /// A share of the space that is available to the volume.
     Share(Share),
 }
 
@@ -23,10 +23,10 @@ pub enum VolumeSize {
 pub struct Share(u8);
 
 impl Share {
-    /// Whole blocks of so many bytes.
+    /// This share of `free_bytes`, rounded down to whole blocks.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if that is nothing.
+    /// [`Failure::Usage`] if the result is 0.
     pub fn of(self, free_bytes: u64) -> Result<u64, Failure> {
         let bytes = (u128::from(free_bytes) * u128::from(self.0) / 100) as u64 / BLOCK_BYTES * BLOCK_BYTES;
         if bytes == 0 {

@@ -64,7 +64,7 @@ async fn share(common: &Common, client: &Client, args: ShareArgs) -> Result<(), 
         dry_run: args.dry_run.dry_run,
     };
     request.validate()?;
-    // First secret and key, so that the host is at no time let in without.
+    // Secret and key are set first, so that the host never has access without them.
     let (secret, tls_key) = (read_key(&args.key)?, read_tls_key(&args.key, false)?);
     if secret.is_some() || tls_key.is_some() {
         let [host] = &request.hosts[..] else {
@@ -120,7 +120,7 @@ pub(super) async fn run_spare(common: &Common, client: &Client, command: SpareCo
     }
 }
 
-/// The slot of a member that is named by it, or by its drive.
+/// The slot of a member that is given by its slot or its drive.
 fn slot_of(group: &Group, member: &str) -> Result<u32, Failure> {
     if let Ok(slot) = member.parse() {
         return Ok(slot);
@@ -136,7 +136,7 @@ fn slot_of(group: &Group, member: &str) -> Result<u32, Failure> {
     })
 }
 
-/// Asks where no other member may be lost once this one is.
+/// Asks if the group cannot lose another member after this one.
 fn consent_to_fail(common: &Common, group: &Group, slot: u32) -> Result<(), Failure> {
     let known = group.members.iter().find(|member| member.slot == slot);
     let Some(Member { drive, state: MemberState::InSync, .. }) = known else { return Ok(()) };
@@ -149,8 +149,8 @@ fn consent_to_fail(common: &Common, group: &Group, slot: u32) -> Result<(), Fail
     consent(common, &what)
 }
 
-/// Without `--wipe-foreign` the daemon refuses a drive that holds something, so only with it
-/// something can be lost. What would be refused is refused before: the plan comes from the daemon.
+/// Without `--wipe-foreign` the daemon refuses drives with content, so data can be lost only with
+/// it. The plan comes from the daemon, so a refusal comes before the question.
 fn consent_to_wipe(common: &Common, planned: &Changed<Group>, drive: &str) -> Result<(), Failure> {
     consent_to(common, planned, &format!("this overwrites what {drive} holds"))
 }

@@ -31,7 +31,7 @@ async fn create(common: &Common, client: &Client, args: ExportCreateArgs) -> Res
         Some(NbdAddress::Unix(path)) => Some(format!("unix:{}", absolute(&path)?)),
         tcp => tcp.map(|address| address.to_string()),
     };
-    // Sizes beyond 32 bits are refused below, as all but two are.
+    // Sizes beyond 32 bits are refused below, like all sizes but two.
     let block_bytes = args.block_size.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
     let ublk = args.ublk.then_some(UblkCreate { number: args.number, block_bytes, depth: Some(args.depth) });
     let nvme_tcp = args.nvme_tcp.map(|address| NvmeTcpCreate {

@@ -105,7 +105,7 @@ async fn create(common: &Common, client: &Client, args: GroupCreateArgs) -> Resu
     };
     request.validate()?;
     if !request.dry_run {
-        // What would be refused is refused before anybody is asked.
+        // The daemon refuses an invalid request before the user is asked.
         let planned = client.group_create(&GroupCreate { dry_run: true, ..request.clone() }).await?;
         let drives = counted(request.drives.len() + request.spares.len(), "drive");
         consent_to(common, &planned, &format!("this overwrites {drives}"))?;

@@ -23,7 +23,7 @@ pub(super) async fn run(common: &Common, client: &Client, command: HostCommand) 
         }
         HostCommand::Allow { host, export, key } => {
             check_host(&host)?;
-            // First secret and key, so that the host is at no time let in without.
+            // Secret and key are set first, so that the host never has access without them.
             let (secret, tls_key) = (read_key(&key)?, read_tls_key(&key, false)?);
             let share = find_share(client, &export).await?;
             let has_key = secret.is_some() || tls_key.is_some();
@@ -102,7 +102,7 @@ pub(super) async fn run(common: &Common, client: &Client, command: HostCommand) 
     }
 }
 
-/// The secrets in files, if there are any.
+/// The secrets in files, if given.
 pub(super) fn read_key(key: &KeyArgs) -> Result<Option<HostKeySet>, Failure> {
     let Some(file) = &key.dhchap_secret else { return Ok(None) };
     let text = |file: &PathBuf| secret::read(file).map(|secret| secret.text().to_string());
@@ -110,18 +110,18 @@ pub(super) fn read_key(key: &KeyArgs) -> Result<Option<HostKeySet>, Failure> {
     Ok(Some(HostKeySet { secret: text(file)?, controller_secret, dh_group: key.dh_group }))
 }
 
-/// The key of TLS in a file, if there is one.
+/// The TLS key in a file, if given.
 pub(super) fn read_tls_key(key: &KeyArgs, keep_old: bool) -> Result<Option<HostTlsKeySet>, Failure> {
     let Some(file) = &key.tls_key else { return Ok(None) };
     let key = secret::read_tls(file)?.text().to_string();
     Ok(Some(HostTlsKeySet { key, keep_old }))
 }
 
-/// The shared drive that is called so, or that is this drive.
+/// The shared drive with this identifier or drive.
 async fn find_share(client: &Client, name: &str) -> Result<Option<Share>, Failure> {
     let is = |share: &Share| share.id == name || share.drive == name;
     let Some(share) = client.shares().await?.shares.into_iter().find(is) else { return Ok(None) };
-    // A group may be called "share", and its exports as shared drives are.
+    // An export of a group named "share" may have the same identifier as a shared drive.
     match client.export(name).await {
         Ok(_) => {
             let drive = &share.drive;

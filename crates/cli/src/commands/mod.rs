@@ -1,4 +1,4 @@
-//! What each command does: one file per object.
+//! The commands: one file per object.
 
 mod drive;
 mod export;
@@ -19,7 +19,7 @@ use api::DriveSpec;
 use crate::args::{Command, Line};
 use crate::{Client, Failure, glob, iostat, screen};
 
-/// Does what the line says.
+/// Executes the command line.
 ///
 /// # Errors
 /// [`Failure`], one sentence.
@@ -47,13 +47,13 @@ pub async fn run(line: Line) -> Result<(), Failure> {
     }
 }
 
-/// A path as the daemon understands it, which has another current folder.
+/// An absolute path for the daemon, which has another current folder.
 fn absolute(path: &Path) -> Result<String, Failure> {
     let fail = |source| Failure::Local { what: format!("cannot tell where {} is", path.display()), source };
     Ok(std::path::absolute(path).map_err(fail)?.display().to_string())
 }
 
-/// A drive as the daemon understands it.
+/// The name of a drive for the daemon.
 fn drive_name(drive: &DriveSpec) -> Result<String, Failure> {
     match drive {
         DriveSpec::Memory { .. } | DriveSpec::Nvme(_) => Ok(drive.to_string()),
@@ -61,7 +61,7 @@ fn drive_name(drive: &DriveSpec) -> Result<String, Failure> {
     }
 }
 
-/// Drives as the daemon understands them.
+/// The names of drives for the daemon.
 fn drive_names(drives: &[DriveSpec]) -> Result<Vec<String>, Failure> {
     let mut names = Vec::new();
     for drive in drives {
@@ -73,7 +73,7 @@ fn drive_names(drives: &[DriveSpec]) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// The drives that a pattern stands for which no shell has expanded.
+/// The drives that match a pattern.
 fn matching(pattern: &Path) -> Result<Vec<String>, Failure> {
     let found = glob::expand(&absolute(pattern)?);
     if found.is_empty() {
@@ -82,7 +82,7 @@ fn matching(pattern: &Path) -> Result<Vec<String>, Failure> {
     Ok(found)
 }
 
-/// The sentence for a rename that is done.
+/// The message after a rename.
 fn renamed(steps: &[String], what: &str, old: &str, new: &str) -> String {
     match steps {
         [] => format!("the {what} is called {old} already"),
@@ -90,8 +90,7 @@ fn renamed(steps: &[String], what: &str, old: &str, new: &str) -> String {
     }
 }
 
-/// What a change of a limit says when it is done: what was planned as "limit ..." is "limited ..."
-/// then.
+/// The message after a change of a limit: the plan "limit ..." becomes "limited ...".
 fn limited(steps: &[String], what: &str) -> String {
     match steps.join("; ") {
         said if said.is_empty() => format!("{what} is limited like that already"),

@@ -13,7 +13,7 @@ use crate::progress::{bar, percent};
 use crate::rescue_args::{RescueCommand, RescueExtractArgs};
 use crate::{Failure, rescued};
 
-/// How often progress is shown.
+/// Interval of progress output.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 pub(super) fn run(common: &Common, command: RescueCommand) -> Result<(), Failure> {
@@ -90,7 +90,7 @@ fn extract(common: &Common, args: &RescueExtractArgs) -> Result<(), Failure> {
     Err(Failure::Ended(format!("{} bytes of {} are lost", report.lost_bytes, report.volume)))
 }
 
-/// Says what was written: on stderr where stdout is the volume.
+/// Reports what was written: on stderr if the volume goes to stdout.
 fn tell(common: &Common, report: &ExtractReport, on_stderr: bool) -> Result<(), Failure> {
     if !on_stderr {
         return show(common, report, rescued::extract);
@@ -102,7 +102,7 @@ fn tell(common: &Common, report: &ExtractReport, on_stderr: bool) -> Result<(), 
     Ok(())
 }
 
-/// A progress bar on stderr, where that is a terminal.
+/// A progress bar on stderr, if that is a terminal.
 struct Shown {
     what: &'static str,
     on_terminal: bool,
@@ -121,12 +121,12 @@ impl Shown {
         self.last = Some(Instant::now());
         let share = 100.0 * done as f64 / total.max(1) as f64;
         let mut stderr = io::stderr();
-        // Progress that cannot be shown is no reason to stop.
+        // An error of the display does not end the operation.
         let _ = write!(stderr, "\r\x1b[K{} [{}] {}", self.what, bar(share, 30), percent(share))
             .and_then(|()| stderr.flush());
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     fn end(&mut self) {
         if self.last.take().is_some() {
             eprint!("\r\x1b[K");

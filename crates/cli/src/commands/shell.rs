@@ -1,4 +1,4 @@
-//! What the command says about itself: completions and manual pages.
+//! Output about the command itself: completions and manual pages.
 
 use std::path::Path;
 

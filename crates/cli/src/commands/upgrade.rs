@@ -10,10 +10,10 @@ use crate::args::{Common, DryRun};
 use crate::output::{show, show_changed};
 use crate::{Client, Failure};
 
-/// How often it is asked whether it is over.
+/// Interval between queries of the state.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How long a daemon that does not answer is tried again: a service manager may be starting it.
+/// Time for retries while the daemon does not answer: a service manager may be starting it.
 const BACK_WITHIN: Duration = Duration::from_secs(20);
 
 pub(super) async fn run(
@@ -46,8 +46,8 @@ pub(super) async fn run(
     }
 }
 
-/// Waits until the upgrade is over. Connections wait meanwhile, so that there is hardly anything to
-/// do but to ask.
+/// Waits until the upgrade ends. Connections wait meanwhile, so polling is nearly all there is to
+/// do.
 async fn wait(client: &Client) -> Result<Upgrade, Failure> {
     let mut silent_since = Instant::now();
     loop {
@@ -65,7 +65,7 @@ fn version(known: &Option<String>) -> &str {
     known.as_deref().unwrap_or("of an unknown version")
 }
 
-/// A time that people notice: milliseconds, or seconds with a tenth.
+/// A duration in milliseconds, or in seconds with a tenth.
 fn pause(upgrade: &Upgrade) -> String {
     match upgrade.pause_us.unwrap_or_default() {
         us if us < 10_000_000 => format!("{} ms", us.div_ceil(1000)),

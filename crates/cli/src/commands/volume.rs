@@ -44,7 +44,7 @@ pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand
     }
 }
 
-/// The new name of a volume in its group, from one that may name the group as well.
+/// The new name of a volume in its group. `new` may contain the group.
 fn in_its_group(name: &VolumeName, new: &str) -> Result<String, Failure> {
     let Some((group, volume)) = new.split_once('/') else { return Ok(new.to_owned()) };
     if group == name.group {
@@ -76,7 +76,7 @@ async fn resize(
         VolumeSize::Share(share) => share.of(before + client.group(&name.group).await?.free_bytes)?,
     };
     let mut request = VolumeUpdate { size_bytes, confirm: None, dry_run };
-    // What is beyond all numbers is refused by the daemon.
+    // The daemon refuses sizes beyond all numbers.
     let after = volume_bytes(size_bytes).unwrap_or(size_bytes);
     if after < before && !dry_run {
         let lost = format_bytes(before - after);
@@ -88,7 +88,7 @@ async fn resize(
 
 async fn delete(common: &Common, client: &Client, name: &VolumeName, dry_run: bool) -> Result<(), Failure> {
     if !dry_run {
-        // What would be refused is refused before anybody is asked.
+        // The daemon refuses an invalid request before the user is asked.
         client.volume_delete(name, true).await?;
         consent(common, &format!("this destroys volume {name} and all that is on it"))?;
     }

@@ -22,10 +22,10 @@ use crate::table::{micros, pairs, per_second};
 /// The longest request.
 const BLOCK_BYTES_MAX: u64 = 64 << 20;
 
-/// The longest latency that is counted as what it is: a day.
+/// The longest latency that is recorded exactly: a day.
 const LATENCY_US_MAX: u64 = 86_400_000_000;
 
-/// What is done to the namespace.
+/// The load on the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pattern {
     writes: bool,
@@ -47,13 +47,13 @@ impl Pattern {
     }
 }
 
-/// What the requests in flight share.
+/// State that the requests in flight share.
 struct Load<N: Network> {
     network: N,
     disk: Namespace<N>,
     pattern: Pattern,
     bytes: u64,
-    /// Requests that fit into the namespace.
+    /// Number of requests that fit into the namespace.
     places: u64,
     next: Cell<u64>,
     ends: Instant,
@@ -67,7 +67,7 @@ pub(super) async fn run(common: &Common, args: BenchArgs) -> Result<(), Failure>
         return Err(Failure::Usage(format!("a request has at most {}", format_bytes_exact(BLOCK_BYTES_MAX))));
     }
     let mut options = connection_options(&args.host, &args.connection, &args.subsystem)?;
-    // So many requests shall be with the target, not wait here.
+    // Queues are large enough, up to 1024 entries, that requests wait at the target and not here.
     let share = args.depth.div_ceil(options.queues);
     options.queue_entries = options.queue_entries.max(share.saturating_add(1)).min(1024);
     let bench = Bench { common: common.clone(), args, pattern, options };
@@ -75,7 +75,7 @@ pub(super) async fn run(common: &Common, args: BenchArgs) -> Result<(), Failure>
     show(common, &measured, text)
 }
 
-/// A benchmark that is to be run.
+/// A benchmark to run.
 pub(super) struct Bench {
     common: Common,
     pub args: BenchArgs,
@@ -84,8 +84,8 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Connects to the addresses, which are those of the arguments as the network needs them, and
-    /// measures.
+    /// Connects to `addresses` and measures. They are the addresses of the arguments, in the form
+    /// that the network needs.
     ///
     /// # Errors
     /// [`Failure`], one sentence.
@@ -179,10 +179,10 @@ async fn measure<N: Network + Clone>(
 }
 
 impl<N: Network> Load<N> {
-    /// One request after the other, until the time is over.
+    /// Sends one request after the other until the time is over.
     async fn one(self: Rc<Self>, index: u64) {
         let len = self.bytes as usize;
-        // Data that do not compress: whoever stores them is not flattered.
+        // Data that do not compress, so that a target with compression has no advantage.
         let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ (index + 1).wrapping_mul(0xD129_0D3B_3E63_5F3B));
         let mut bytes = self.network.alloc(len);
         bytes.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next().to_le_bytes()));

@@ -1,8 +1,9 @@
-//! What `purlin nvme connect` serves on this machine: `purlin nvme list` and `disconnect`.
+//! Running `purlin nvme connect` processes of this machine, for `purlin nvme list` and
+//! `disconnect`.
 //!
-//! Each such process listens at a port of the loopback interface, and says in a file of its user at
-//! which one and with which secret it is to be asked. A file whose process does not answer is left
-//! over, and removed by whoever notices.
+//! Each such process listens at a port of the loopback interface. It writes the port and a secret
+//! for requests to a file of its user. A file whose process does not answer is left over, and the
+//! next command that finds it removes it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -26,36 +27,36 @@ use crate::nvme_args::DisconnectArgs;
 use crate::output::{has_colour, show};
 use crate::{Client, Failure};
 
-/// How long a process may take to answer.
+/// Time for a process to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// A question is short.
+/// Maximum number of bytes of a request.
 const QUESTION_BYTES_MAX: u64 = 256;
 
-/// What the file of a process says.
+/// The content of a process's file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Whereabouts {
     address: SocketAddr,
     secret: String,
 }
 
-/// Answers to what is asked.
+/// Answers to requests.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Status(Box<NvmeConnection>),
     Ending,
-    /// So many clients are connected.
+    /// This many clients are connected.
     Busy(u64),
 }
 
-/// The file of this process, which goes with it.
+/// The file of this process. Dropping it removes the file.
 pub(super) struct Control {
     file: PathBuf,
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Somebody may have removed it before.
+        // Another process may have removed it before.
         let _ = fs::remove_file(&self.file);
     }
 }
@@ -74,7 +75,7 @@ fn folder() -> Result<PathBuf, Failure> {
     Ok(base.join("purlin").join("nvme"))
 }
 
-/// Lets other processes of this user ask and end this one.
+/// Lets other processes of this user query and end this one.
 pub(super) async fn announce(served: Rc<Served>) -> Result<Control, Failure> {
     let folder = folder()?;
     let fail = |source| Failure::Local { what: format!("cannot note the connection in {}", folder.display()), source };
@@ -93,7 +94,8 @@ pub(super) async fn announce(served: Rc<Served>) -> Result<Control, Failure> {
                 let (served, secret) = (served.clone(), secret.clone());
                 tokio::task::spawn_local(async move {
                     let answered = answer(stream, &served, &secret);
-                    // Whoever does not ask, or does not listen, has only itself to blame.
+                    // A peer that sends no request, or reads no answer, gets none: the error is
+                    // ignored.
                     let _ = tokio::time::timeout(ANSWER_MAX, answered).await;
                 });
             }
@@ -102,8 +104,8 @@ pub(super) async fn announce(served: Rc<Served>) -> Result<Control, Failure> {
     Ok(Control { file })
 }
 
-/// Only this user can read it; one that is left over from a process of the same number is replaced.
-/// It is there whole or not at all.
+/// Writes a file that only this user can read. It replaces one left over from a process with the
+/// same number. The file appears complete or not at all.
 fn write_private(file: &Path, text: &str) -> io::Result<()> {
     let new = file.with_extension("new");
     let _ = fs::remove_file(&new);
@@ -131,7 +133,7 @@ async fn answer(stream: TcpStream, served: &Served, secret: &str) -> io::Result<
     writer.write_all(line.as_bytes()).await?;
     if matches!(answer, Answer::Ending) {
         served.end.notify_one();
-        // The process has ended when the connection does.
+        // The connection stays open until the process has ended, which tells the peer.
         std::future::pending::<()>().await;
     }
     Ok(())
@@ -139,20 +141,20 @@ async fn answer(stream: TcpStream, served: &Served, secret: &str) -> io::Result<
 
 /// Why there is no answer.
 enum Silence {
-    /// Nobody is there, or somebody else.
+    /// No process listens there, or another program does.
     Nobody,
-    /// It takes long.
+    /// The answer takes too long.
     Late,
 }
 
-/// A process that can be asked.
+/// A process that can be queried.
 struct Process {
     file: PathBuf,
     whereabouts: Whereabouts,
 }
 
 impl Process {
-    /// Those that have a file.
+    /// All processes with a file.
     fn all() -> Result<Vec<Process>, Failure> {
         let folder = folder()?;
         let fail = |source| Failure::Local { what: format!("cannot read {}", folder.display()), source };
@@ -167,7 +169,7 @@ impl Process {
             if file.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            // It may go while this looks at it.
+            // The file may be removed meanwhile.
             let Ok(text) = fs::read_to_string(&file) else { continue };
             match serde_json::from_str(&text) {
                 Ok(whereabouts) => processes.push(Process { file, whereabouts }),
@@ -177,7 +179,8 @@ impl Process {
         Ok(processes)
     }
 
-    /// Asks. An answer that it ends comes when it has, or takes long.
+    /// Sends a request. The answer `Ending` is returned once the process has ended, or after a
+    /// timeout.
     async fn ask(&self, wish: &str) -> Result<Answer, Silence> {
         let asked = async {
             let mut stream = TcpStream::connect(self.whereabouts.address).await?;
@@ -196,7 +199,7 @@ impl Process {
         Ok(answer)
     }
 
-    /// What it serves. A file that is left over is removed.
+    /// The namespace that it exports. A left-over file is removed.
     async fn status(&self) -> Option<NvmeConnection> {
         match self.ask("status").await {
             Ok(Answer::Status(connection)) => Some(*connection),
@@ -209,7 +212,7 @@ impl Process {
     }
 }
 
-/// All that answer, the oldest first.
+/// All processes that answer, the oldest first.
 async fn connections() -> Result<Vec<(Process, NvmeConnection)>, Failure> {
     let mut found = Vec::new();
     for process in Process::all()? {
@@ -293,7 +296,7 @@ pub(super) async fn disconnect(common: &Common, client: &Client, args: &Disconne
             Err(Silence::Late) => {
                 return Err(Failure::Ended(format!("process {} does not answer", connection.pid)));
             }
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             _ => ended.connections.push(connection),
         }
     }

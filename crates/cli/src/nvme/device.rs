@@ -1,5 +1,5 @@
-//! `purlin nvme connect --ublk`: a namespace that the daemon makes a block device of this machine,
-//! and what `list` and `disconnect` do with such ones.
+//! `purlin nvme connect --ublk`: the daemon makes a namespace a block device of this machine. Also
+//! `list` and `disconnect` for such devices.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::output::show;
 use crate::table::{dash, health};
 use crate::{Client, Failure};
 
-/// Has the daemon connect, and make it a block device.
+/// Lets the daemon connect and create a block device.
 pub(super) async fn connect(common: &Common, client: &Client, args: &ConnectArgs) -> Result<(), Failure> {
     let request = ImportNvme { drive: drive(args)?.to_string(), name: args.name.clone(), dry_run: false };
     request.validate()?;
@@ -24,7 +24,7 @@ pub(super) async fn connect(common: &Common, client: &Client, args: &ConnectArgs
     let ublk = UblkCreate { number: args.number, ..UblkCreate::default() };
     let export = ExportCreate { volume: import.volume.clone(), ublk: Some(ublk), ..ExportCreate::default() };
     if let Err(error) = client.export_create(&export).await {
-        // Without its device it is of no use. The first error is the one to report.
+        // The import is useless without its device. The first error is the one to report.
         let _ = client.import_forget(&import.name, &ImportForget::default()).await;
         return Err(error);
     }
@@ -44,12 +44,12 @@ fn gone(what: &str) -> Failure {
     Failure::Ended(format!("the daemon answered without the {what}"))
 }
 
-/// The name of its device that stays the same.
+/// The stable name of its device.
 fn device(import: &Import) -> String {
     format!("/dev/purlin/{}", import.volume)
 }
 
-/// The namespace as the daemon understands it.
+/// The namespace in the form of the daemon.
 fn drive(args: &ConnectArgs) -> Result<NvmeDrive, Failure> {
     let file = |path: &Path| match path.to_str() {
         Some("-") => Err(Failure::Usage(
@@ -75,7 +75,7 @@ fn drive(args: &ConnectArgs) -> Result<NvmeDrive, Failure> {
     })
 }
 
-/// What the daemon has connected; nothing where there is no daemon.
+/// The namespaces that the daemon has connected; empty without a daemon.
 pub(super) async fn devices(client: &Client) -> Result<Vec<Import>, Failure> {
     match client.imports().await {
         Ok(list) => Ok(list.imports.into_iter().filter(|import| import.namespace.is_some()).collect()),
@@ -117,7 +117,7 @@ pub(super) fn text(colour: bool, devices: &[Import]) -> String {
     text
 }
 
-/// Ends those that are meant. Gives them as they were.
+/// Disconnects the selected devices. Returns their state from before.
 pub(super) async fn disconnect(client: &Client, args: &DisconnectArgs) -> Result<Vec<Import>, Failure> {
     let is_meant = |import: &Import| {
         import.namespace.as_ref().is_some_and(|namespace| {

@@ -16,7 +16,7 @@ use crate::fit::{Column, table};
 use crate::nvme_args::HostArgs;
 use crate::output::{has_colour, show};
 
-/// Discovery services that are asked, at most: referrals may lead anywhere.
+/// Maximum number of discovery services that are asked: referrals may lead anywhere.
 const SERVICES_MAX: usize = 64;
 
 pub(super) async fn run(common: &Common, address: &Address, follow: bool, host: &HostArgs) -> Result<(), Failure> {
@@ -54,7 +54,7 @@ pub(super) async fn run(common: &Common, address: &Address, follow: bool, host: 
     show(common, &report, |report| text(has_colour(), report))
 }
 
-/// Where else one may ask over TCP.
+/// Other discovery services over TCP.
 fn referrals(found: &[Found]) -> impl Iterator<Item = Address> {
     let referrals = found.iter().filter(|found| found.kind == 1 && found.transport == 3);
     referrals.filter_map(|found| Some(Address { host: found.address.clone(), port: found.port.parse().ok()? }))

@@ -1,7 +1,8 @@
-//! Requests of any alignment on a namespace with blocks.
+//! Unaligned requests on a namespace with blocks.
 //!
 //! Invariants:
-//! 1. A block that is changed in part is read, changed and written while nobody else changes it.
+//! 1. A partial change of a block is a read, a change and a write. No other request changes the
+//!    block meanwhile.
 //! 2. A request is answered when all of it is done.
 
 use std::cell::RefCell;
@@ -11,7 +12,7 @@ use std::rc::Rc;
 use drive::{Block, BlockError, Buf, BufMut, Extent, Receiver, Segments, Sender, WriteZeroes, oneshot};
 use initiator::{IoError, Namespace, Network};
 
-/// A namespace, byte by byte. A handle.
+/// A handle to a namespace with byte granularity.
 pub(super) struct Edges<N: Network> {
     disk: Namespace<N>,
     block: u64,
@@ -30,7 +31,7 @@ struct Changing {
     waiting: Vec<Sender<()>>,
 }
 
-/// Blocks that nobody else changes until this is dropped.
+/// Blocks that no other request changes until this is dropped.
 struct Held<'a> {
     changing: &'a RefCell<Changing>,
     range: Range<u64>,
@@ -73,13 +74,13 @@ impl<N: Network> Edges<N> {
 
     async fn hold(&self, range: Range<u64>) -> Held<'_> {
         while let Some(wait) = self.try_hold(&range) {
-            // Nobody tells who is not there any more, and then there is nothing to wait for.
+            // If the sender is gone there is nothing to wait for.
             let _ = wait.await;
         }
         Held { changing: &self.changing, range }
     }
 
-    /// Holds a range, or gives what to wait for before the next try.
+    /// Holds a range, or returns a receiver to wait for before the next attempt.
     fn try_hold(&self, range: &Range<u64>) -> Option<Receiver<()>> {
         let mut changing = self.changing.borrow_mut();
         if changing.ranges.iter().any(|held| held.start < range.end && range.start < held.end) {
@@ -114,7 +115,7 @@ impl<N: Network> Edges<N> {
         self.disk.write(around.start, Segments::from_iter([whole]), fua).await
     }
 
-    /// The blocks `around`, with `data` in them at `offset`.
+    /// The content of the blocks `around`, with `data` at `offset`.
     async fn changed(&self, around: Range<u64>, offset: u64, data: &[u8]) -> Result<Buf, IoError> {
         let block = self.block as usize;
         let mut whole = BufMut::zeroed((around.end - around.start) as usize);
@@ -134,7 +135,7 @@ impl<N: Network> Edges<N> {
         let inside = self.inside(offset, len);
         let end = offset + len;
         if inside.is_empty() {
-            // In one block, or in two of which none is whole.
+            // The range is in one block, or in two and neither is whole.
             return self.write_any(offset, Buf::zeroes(len as usize), how.fua).await;
         }
         if offset < inside.start {
@@ -147,7 +148,7 @@ impl<N: Network> Edges<N> {
         self.disk.write_zeroes(inside.start, inside.end - inside.start, how.fua, !how.keep_allocated).await
     }
 
-    /// Gives back the whole blocks of a range.
+    /// Deallocates the whole blocks of a range.
     async fn deallocate_any(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let inside = self.inside(offset, len);
         if inside.is_empty() {
@@ -198,7 +199,7 @@ impl<N: Network> Block for Edges<N> {
         self.deallocate_any(offset, len).await.map_err(|error| error.as_block_error())
     }
 
-    /// What is left of blocks that are not given back whole stays as it is.
+    /// Blocks that are only partly in a range keep their data.
     fn discarded_reads_zeroes(&self) -> bool {
         false
     }
@@ -207,7 +208,7 @@ impl<N: Network> Block for Edges<N> {
         self.disk.flush().await.map_err(|error| error.as_block_error())
     }
 
-    /// What was ever written is not known.
+    /// It is unknown which data were ever written.
     fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         self.check(offset, len)?;
         Ok(vec![Extent { len, allocated: true }])

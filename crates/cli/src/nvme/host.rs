@@ -1,4 +1,4 @@
-//! Who this machine is to NVMe targets.
+//! The identity of this machine for NVMe targets.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,11 @@ use nvme::target::Host;
 use crate::Failure;
 use crate::nvme_args::HostArgs;
 
-/// The name and the identifier: as typed, as the system has them, or as they were made once for
-/// this user.
+/// The name and identifier: from the command line, from the system, or generated once for this
+/// user.
 ///
 /// # Errors
-/// Where a name had to be made and could not be kept: a host that has another name each time is of
-/// no use.
+/// If a generated name cannot be stored: a host with a new name each time is of no use.
 pub(super) fn identity(args: &HostArgs) -> Result<Host, Failure> {
     this_host(args.hostnqn.clone(), args.hostid, own_file().as_deref()).map_err(|error| match error {
         ThisHostError::NoPlace => Failure::Usage(
@@ -23,7 +22,7 @@ pub(super) fn identity(args: &HostArgs) -> Result<Host, Failure> {
     })
 }
 
-/// The file that holds this user's name.
+/// The file with this user's host name.
 fn own_file() -> Option<PathBuf> {
     let folder = if cfg!(windows) {
         std::env::var_os("APPDATA").map(PathBuf::from)

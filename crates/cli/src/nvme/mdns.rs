@@ -17,7 +17,7 @@ use crate::args::Common;
 use crate::fit::{Column, table};
 use crate::output::{has_colour, show};
 
-/// Services that are listed, at most: anybody on the network may announce any number.
+/// Maximum number of services that are listed: any machine on the network may announce any number.
 const SERVICES_MAX: usize = 1024;
 
 pub(super) async fn run(common: &Common, wait: Duration) -> Result<(), Failure> {
@@ -26,7 +26,7 @@ pub(super) async fn run(common: &Common, wait: Duration) -> Result<(), Failure> 
     show(common, &NvmeServiceList { services }, |report| text(has_colour(), wait, report))
 }
 
-/// Asks who is there, and collects what is answered.
+/// Queries the network and collects the answers.
 async fn listen(wait: Duration) -> Result<Vec<NvmeService>, mdns_sd::Error> {
     let end = Instant::now() + wait;
     let daemon = ServiceDaemon::new()?;
@@ -45,7 +45,7 @@ async fn listen(wait: Duration) -> Result<Vec<NvmeService>, mdns_sd::Error> {
             _ => {}
         }
     }
-    // The process ends, and its thread with it.
+    // The process ends, and the mDNS thread with it.
     let _ = daemon.shutdown();
     Ok(found.into_values().collect())
 }

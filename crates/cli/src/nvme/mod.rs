@@ -1,4 +1,4 @@
-//! `purlin nvme`: this machine as an NVMe/TCP host, without the daemon but for block devices.
+//! `purlin nvme`: this machine as an NVMe/TCP host. Only block devices need the daemon.
 
 mod bench;
 mod connections;
@@ -32,7 +32,7 @@ use crate::args::Common;
 use crate::nvme_args::{ConnectionArgs, HostArgs, NvmeCommand};
 use crate::{Client, Failure, secret};
 
-/// Does what the line says.
+/// Executes the command.
 ///
 /// # Errors
 /// [`Failure`], one sentence.
@@ -57,7 +57,7 @@ pub(crate) async fn run(common: &Common, client: &Client, command: NvmeCommand) 
     tasks.run_until(done).await
 }
 
-/// How to ask a target: who asks, with which secrets and digests.
+/// Options to ask a target: host, secrets and digests.
 fn options(args: &HostArgs, subsystem: Nqn) -> Result<Options, Failure> {
     let digests = Digests { header: args.hdr_digest, data: args.data_digest };
     let credentials = match &args.dhchap_secret {
@@ -71,7 +71,7 @@ fn options(args: &HostArgs, subsystem: Nqn) -> Result<Options, Failure> {
     Ok(Options { digests, credentials, tls, ..Options::new(host::identity(args)?, subsystem) })
 }
 
-/// How to connect, and what to do when that ends.
+/// Options to connect and reconnect.
 fn connection_options(host: &HostArgs, connection: &ConnectionArgs, subsystem: &Nqn) -> Result<Options, Failure> {
     let seconds = |count: u32| Duration::from_secs(count.into());
     Ok(Options {
@@ -98,7 +98,7 @@ async fn connect<N: Network>(
     connected.map_err(|error| explained(&error, &host, has_tls))
 }
 
-/// The error, and what can be done about it.
+/// The error, with a hint at a remedy.
 fn explained(error: &ConnectError, host: &Host, has_tls: bool) -> Failure {
     use nvme::Status;
     let hint = match error {

@@ -1,9 +1,9 @@
-//! A namespace for NBD clients of this machine, on tokio.
+//! Exports a namespace to NBD clients of this machine, on tokio.
 //!
 //! Invariants:
-//! 1. A request holds a part of the connection's budget until its answer was sent: a client that
+//! 1. A request holds a part of the connection's budget until its answer is sent. So a client that
 //!    does not read its answers is not read from.
-//! 2. A client that breaks the protocol or goes away ends its own connection only.
+//! 2. A client that violates the protocol or disconnects ends its own connection only.
 
 use std::io;
 use std::rc::Rc;
@@ -23,21 +23,21 @@ use super::serve::export_name;
 
 type Disk = Edges<TokioNetwork>;
 
-/// What one connection may hold in requests, in units of [`UNIT_BYTES`]: 64 MiB and a bit, so that
-/// the longest request fits twice.
+/// Budget of one connection for requests, in units of [`UNIT_BYTES`]: slightly more than 64 MiB, so
+/// that the longest request fits twice.
 const BUDGET: usize = (64 << 20) / UNIT_BYTES + REQUESTS_MAX;
 const UNIT_BYTES: usize = 4096;
 
-/// Requests without data at the same time.
+/// Additional units of the budget: each request takes one, besides those for its data.
 const REQUESTS_MAX: usize = 256;
 
-/// Bytes that are received at once.
+/// Size of the input buffer.
 const INPUT_BYTES: usize = 256 << 10;
 
-/// Answers that leave together.
+/// Maximum number of answers that are sent together.
 const GATHER_MAX: usize = 64;
 
-/// A client broke the protocol, or the connection failed.
+/// A client violated the protocol, or the connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error(transparent)]
@@ -53,7 +53,7 @@ struct Answer {
     _permit: OwnedSemaphorePermit,
 }
 
-/// The one export that there is: the default one, and under its own name.
+/// The only export: the default one, and also available under its own name.
 struct Only<'a>(&'a ExportInfo);
 
 impl Directory for Only<'_> {
@@ -68,7 +68,7 @@ impl Directory for Only<'_> {
     }
 }
 
-/// What a client is told about a namespace.
+/// The description of a namespace for a client.
 fn export_info(edges: &Disk) -> ExportInfo {
     let disk = edges.disk();
     let (name, description) = export_name(disk);
@@ -77,13 +77,13 @@ fn export_info(edges: &Disk) -> ExportInfo {
         description,
         size_bytes: disk.size_bytes(),
         read_only: disk.is_read_only(),
-        // All connections here share the namespace's queues.
+        // All connections share the namespace's queues.
         multi_conn: true,
         block_bytes_preferred: disk.info().block_bytes.max(4096),
     }
 }
 
-/// Serves a client until it goes.
+/// Serves a client until it disconnects.
 ///
 /// # Errors
 /// [`Broken`]
@@ -103,7 +103,7 @@ where
         sending.abort();
         return received;
     }
-    // Answers that are under way still go out: the sender ends with the last of the requests.
+    // Pending answers are still sent: the sender ends after the last request.
     match sending.await {
         Ok(sent) => sent.map_err(Broken::from),
         Err(_) => Ok(()),
@@ -113,7 +113,7 @@ where
 struct Receiving<R> {
     reader: R,
     input: Vec<u8>,
-    /// How far it was parsed.
+    /// The number of bytes parsed.
     at: usize,
 }
 
@@ -126,7 +126,7 @@ impl<R: AsyncRead + Unpin> Receiving<R> {
     }
 }
 
-/// The handshake phase. `None`: the client went.
+/// The handshake phase. `None` if the client disconnected.
 async fn haggle<R, W>(
     receiving: &mut Receiving<R>,
     writer: &mut W,
@@ -232,7 +232,7 @@ async fn transmission<R: AsyncRead + Unpin>(
 }
 
 impl Client {
-    /// Waits until the connection may hold another request.
+    /// Waits until the budget has room for another request.
     async fn admitted(&self, command: &Command) -> OwnedSemaphorePermit {
         let bytes = match command {
             Command::Read { len, .. } | Command::Write { len, .. } => *len as usize,
@@ -243,7 +243,7 @@ impl Client {
     }
 
     fn put(&self, head: Vec<u8>, body: Option<Buf>, permit: OwnedSemaphorePermit) {
-        // Whoever does not take answers any more is told nothing.
+        // The sending task is gone if the client does not take answers any more.
         let _ = self.answers.send(Answer { head: head.into(), body, _permit: permit });
     }
 
@@ -296,7 +296,7 @@ impl Client {
     }
 }
 
-/// The error of the protocol ("Error values").
+/// The error value of the NBD protocol ("Error values").
 fn errno(error: &BlockError) -> Errno {
     match error {
         BlockError::NoSpace => Errno::NoSpc,
@@ -308,7 +308,7 @@ fn errno(error: &BlockError) -> Errno {
     }
 }
 
-/// The sending task of a connection: ends with the last of those who have answers.
+/// The sending task of a connection. It ends when all senders of answers are gone.
 async fn send_answers<W: AsyncWrite + Unpin>(
     mut outbox: mpsc::UnboundedReceiver<Answer>,
     mut writer: W,

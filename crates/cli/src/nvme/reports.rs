@@ -1,4 +1,4 @@
-//! What `purlin nvme` prints as JSON.
+//! JSON output of `purlin nvme`.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmeDiscovery {
-    /// Where it was asked.
+    /// Address of the service that was asked.
     pub address: String,
     /// This host's name.
     pub host_nqn: String,
-    /// Generation of the log: another number after each change.
+    /// Generation of the log: a new number after each change.
     pub generation: u64,
-    /// What is offered, there and where it refers to.
+    /// The subsystems offered there and by referrals.
     pub subsystems: Vec<NvmeSubsystem>,
-    /// Where it refers to and nobody could be asked.
+    /// Referred services that could not be asked.
     pub unreachable: Vec<NvmeUnreachable>,
 }
 
@@ -22,9 +22,9 @@ pub struct NvmeDiscovery {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmeUnreachable {
-    /// Where it should listen.
+    /// Its address.
     pub address: String,
-    /// Why not.
+    /// The reason.
     pub message: String,
 }
 
@@ -32,7 +32,7 @@ pub struct NvmeUnreachable {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmeSubsystem {
-    /// The discovery service that names it.
+    /// The discovery service that lists it.
     pub found_at: String,
     /// `nvme`, `discovery` or `referral`.
     pub kind: String,
@@ -40,11 +40,11 @@ pub struct NvmeSubsystem {
     pub nqn: String,
     /// `tcp`, `rdma`, `fc`, or `other`.
     pub transport: String,
-    /// Where it listens.
+    /// Its address.
     pub address: String,
     /// The port.
     pub port: String,
-    /// It wants TLS.
+    /// Whether it requires TLS.
     pub needs_tls: bool,
 }
 
@@ -56,21 +56,20 @@ pub struct NvmeServiceList {
     pub services: Vec<NvmeService>,
 }
 
-/// A discovery service that announces itself. All is as it was announced: anybody on the network
-/// may announce anything.
+/// A discovery service that announces itself. All values are as announced: any machine on the
+/// network may announce anything.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmeService {
     /// Its name on the network.
     pub name: String,
-    /// Where it runs.
+    /// Its host name.
     pub host: String,
     /// Name of the discovery subsystem.
     pub nqn: String,
     /// `tcp`.
     pub transport: String,
-    /// IP addresses of the host; with `%` and an interface where they are good on that network
-    /// only.
+    /// IP addresses of the host, with `%` and an interface if they are valid on that network only.
     pub addresses: Vec<String>,
     /// The port.
     pub port: u16,
@@ -96,17 +95,17 @@ pub struct NvmeBench {
     pub depth_count: u32,
     /// I/O queues of each address.
     pub queue_count: u32,
-    /// How long it took.
+    /// Duration.
     pub duration_s: f64,
-    /// Requests that were answered.
+    /// Number of answered requests.
     pub request_count: u64,
-    /// How often an address was connected again.
+    /// Number of reconnects.
     pub reconnect_count: u64,
-    /// Requests for each second.
+    /// Requests per second.
     pub iops_per_s: f64,
-    /// Bytes for each second.
+    /// Bytes per second.
     pub bandwidth_bytes_per_s: f64,
-    /// From request to answer.
+    /// Time from request to answer.
     pub latency: NvmeLatency,
 }
 
@@ -132,13 +131,13 @@ pub struct NvmeLatency {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmeConnectionList {
-    /// What `purlin nvme connect` serves here, the oldest first.
+    /// Namespaces that `purlin nvme connect` exports here, the oldest first.
     pub connections: Vec<NvmeConnection>,
-    /// What the daemon makes block devices of this machine, by name.
+    /// Namespaces that the daemon makes block devices of this machine, by name.
     pub devices: Vec<api::Import>,
 }
 
-/// A namespace that is connected.
+/// A connected namespace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmeConnection {
@@ -146,35 +145,35 @@ pub struct NvmeConnection {
     pub subsystem: String,
     /// Number of the namespace.
     pub nsid: u32,
-    /// Its size now.
+    /// Its current size.
     pub size_bytes: u64,
     /// Size of its blocks.
     pub block_bytes: u32,
-    /// It takes no writes.
+    /// Whether writes are refused.
     pub read_only: bool,
-    /// What NBD clients are to be told.
+    /// The URI for NBD clients.
     pub nbd_uri: String,
-    /// NBD clients that are connected.
+    /// Number of connected NBD clients.
     pub client_count: u64,
-    /// The process.
+    /// The process identifier.
     pub pid: u32,
-    /// When it began.
+    /// Start time.
     pub started_unix_s: u64,
-    /// The ways to it.
+    /// The paths to it.
     pub paths: Vec<NvmePath>,
 }
 
-/// A way to a namespace.
+/// A path to a namespace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmePath {
-    /// Where it leads to.
+    /// Its address.
     pub address: String,
     /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `change`, the ANA states;
     /// `connecting`; `lost`.
     pub state: String,
-    /// How often it was connected.
+    /// Number of connects.
     pub connect_count: u64,
-    /// What went wrong last.
+    /// The last error.
     pub last_error: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! What the host of `purlin nvme` runs on under Linux: a shard of its own, which is one thread with
-//! an io_uring, as the daemon's are.
+//! The I/O loop of `purlin nvme` under Linux: its own shard, which is one thread with an io_uring,
+//! as in the daemon.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -24,40 +24,40 @@ use super::reports::NvmeBench;
 use super::serve::{DiskState, ENDING_MAX, Wanted, export_name};
 use crate::Failure;
 
-/// Memory for what is in flight: more is taken from the heap.
+/// Memory for data in flight; more is taken from the heap.
 const ARENA_BYTES: usize = 16 << 20;
 
-/// Permissions of a socket's file: what is served is for this user.
+/// Permissions of a socket's file: only this user may connect.
 const SOCKET_MODE: u32 = 0o600;
 
-/// How long it is waited for a socket that somebody has, and how often it is looked.
+/// Time to wait for a socket that is in use, and interval between attempts.
 const IN_USE_MAX: Duration = Duration::from_secs(1);
 const IN_USE_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long one of several addresses of a name is tried.
+/// Time to try each of several addresses of a name.
 const TRY_MAX: Duration = Duration::from_secs(3);
 
 thread_local! {
-    /// What the shard offers. Blocks belong to their shard.
+    /// The exports of the shard. Blocks belong to their shard.
     static EXPORTS: Exports<Edges<ShardEnv>> = Exports::default();
-    /// The same, also when no new client finds it any more.
+    /// The same, kept after new clients cannot find it any more.
     static SERVED: RefCell<Option<Edges<ShardEnv>>> = const { RefCell::new(None) };
 }
 
-/// The shard. It ends when this is dropped.
+/// The shard. Dropping this ends it.
 pub(super) struct IoLoop {
     runtime: Runtime,
 }
 
 impl IoLoop {
-    /// Starts it.
+    /// Starts the shard.
     ///
     /// # Errors
-    /// [`Failure`]: there is no io_uring.
+    /// [`Failure`] without io_uring.
     pub fn start() -> Result<IoLoop, Failure> {
         let Config { mut cores, .. } = Config::default();
         cores.truncate(1);
-        // Which core has nothing else to do the scheduler knows better.
+        // The thread is not pinned: the scheduler knows better which core is idle.
         let config = Config { cores, pinned: false, arena_bytes: ARENA_BYTES, ..Config::default() };
         let runtime = Runtime::start(config).map_err(|error| Failure::Ended(error.to_string()))?;
         Ok(IoLoop { runtime })
@@ -92,7 +92,7 @@ impl IoLoop {
         self.call(move |env| async move { discover(&env, &at, &options).await }).await
     }
 
-    /// Connects a namespace, and serves it to NBD clients until [`Disk::end`].
+    /// Connects a namespace, and exports it to NBD clients until [`Disk::end`].
     ///
     /// # Errors
     /// [`Failure`], one sentence.
@@ -104,7 +104,7 @@ impl IoLoop {
         let (connected, export) = oneshot::channel();
         let run = move || async move {
             let env = ShardEnv::current();
-            // The file of a Unix socket goes with it, however this ends.
+            // Dropping the listener removes the file of a Unix socket, on every way out.
             let listener = Listener::new(&env, place.0);
             let disk = match connect(&env, &addresses, nsid, options).await {
                 Ok(disk) => disk,
@@ -116,7 +116,7 @@ impl IoLoop {
             EXPORTS.with(|exports| exports.add(edges.clone(), export.clone()));
             SERVED.set(Some(edges.clone()));
             let catalog = || EXPORTS.with(Exports::clone);
-            // Whoever asked may have gone meanwhile.
+            // The caller may have gone meanwhile.
             let _ = connected.send(Ok(export.clone()));
             let serving = export::serve(env.clone(), listener, Vec::new(), ServerConfig::default(), catalog);
             race(serving, told.notified()).await;
@@ -136,11 +136,11 @@ impl IoLoop {
     }
 }
 
-/// Where NBD clients come to.
+/// The address for NBD clients.
 pub(super) struct Place(Bound);
 
 impl Place {
-    /// Listens there.
+    /// Listens at an address.
     ///
     /// # Errors
     /// [`Failure::Local`]
@@ -161,8 +161,8 @@ impl Place {
                     Err(error) => last = error,
                 }
             }
-            // The kernel takes the ring of a process that was killed apart, with its sockets, after
-            // it has gone.
+            // After a process was killed, the kernel releases its ring and its sockets with a
+            // delay.
             if last.kind() != io::ErrorKind::AddrInUse || start.elapsed() >= IN_USE_MAX {
                 return Err(fail(last));
             }
@@ -171,7 +171,7 @@ impl Place {
     }
 }
 
-/// A namespace that the shard serves.
+/// A namespace that the shard exports.
 pub(super) struct Disk {
     io_loop: IoLoop,
     export: Arc<ExportState>,
@@ -180,26 +180,26 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// NBD clients that are connected.
+    /// Number of connected NBD clients.
     pub fn clients(&self) -> u64 {
         self.export.connections().len() as u64
     }
 
-    /// How it is now.
+    /// Its current state.
     pub async fn state(&self) -> DiskState {
         let state = || SERVED.with_borrow(|served| served.as_ref().map(|edges| DiskState::of(edges.disk())));
         self.io_loop.call(move |_| async move { state().expect("set before there is a `Disk`") }).await
     }
 
-    /// Takes no more clients, ends those that there are, flushes, and disconnects.
+    /// Accepts no more clients, ends the connected ones, flushes, and disconnects.
     pub async fn end(&self) {
         self.end.notify_one();
         self.ended.notified().await;
     }
 }
 
-/// The addresses with names looked up: a shard connects to IP addresses only, since looking a name
-/// up would hold it up.
+/// Resolves the names in addresses. A shard connects to IP addresses only, because a lookup would
+/// block it.
 async fn all_resolved(addresses: &[Address]) -> Result<Vec<Address>, Failure> {
     let mut all = Vec::new();
     for address in addresses {
@@ -209,8 +209,8 @@ async fn all_resolved(addresses: &[Address]) -> Result<Vec<Address>, Failure> {
     Ok(all)
 }
 
-/// An address with its name looked up; of several that a name has, the first that somebody listens
-/// at.
+/// Resolves the name in an address. If it has several addresses, takes the first that accepts a
+/// connection.
 async fn resolved(address: &Address) -> io::Result<Address> {
     let all: Vec<SocketAddr> = lookup_host((address.host.as_str(), address.port)).await?.collect();
     let mut found = all.first().copied();

@@ -1,4 +1,4 @@
-//! `purlin nvme connect`: a namespace for NBD clients, until it is told to end.
+//! `purlin nvme connect`: exports a namespace to NBD clients, until it is ended.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -18,20 +18,20 @@ use crate::ending::Ending;
 use crate::nvme_args::ConnectArgs;
 use crate::output::show;
 
-/// How long NBD clients, and a last flush, may take when it ends.
+/// Time for NBD clients and a last flush at the end.
 pub(super) const ENDING_MAX: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether there is still a path.
+/// Interval between checks for a remaining path.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is to be connected.
+/// The namespace to connect.
 pub(super) struct Wanted {
     pub addresses: Vec<Address>,
     pub nsid: Option<u32>,
     pub options: Options,
 }
 
-/// How a namespace is that is served.
+/// The state of an exported namespace.
 pub(super) struct DiskState {
     nsid: u32,
     size_bytes: u64,
@@ -52,18 +52,18 @@ impl DiskState {
     }
 }
 
-/// What NBD clients are told of a namespace: the name of the export, and a text.
+/// The NBD name and description of a namespace.
 pub(super) fn export_name<N: Network>(disk: &Namespace<N>) -> (String, String) {
     (format!("nsid{}", disk.info().nsid), format!("namespace of {}", disk.known().subsystem()))
 }
 
-/// A namespace that is served.
+/// An exported namespace.
 pub(super) struct Served {
     disk: Disk,
     subsystem: String,
     nbd_uri: String,
     started_unix_s: u64,
-    /// Somebody wants it to end.
+    /// A request to end.
     pub end: Notify,
 }
 
@@ -95,7 +95,7 @@ pub(super) async fn run(common: &Common, args: ConnectArgs) -> Result<(), Failur
         Ok(_) => until_the_end(common, &served, &mut ending).await,
         Err(_) => Ok(()),
     };
-    // What NBD clients have written is with the target; a flush makes it durable, too.
+    // The target has all data that NBD clients have written. A flush makes them durable, too.
     served.disk.end().await;
     control.map(drop).and(ended)
 }
@@ -113,7 +113,7 @@ async fn until_the_end(common: &Common, served: &Served, ending: &mut Ending) ->
 }
 
 impl Served {
-    /// NBD clients that are connected.
+    /// Number of connected NBD clients.
     pub fn clients(&self) -> u64 {
         self.disk.clients()
     }

@@ -1,4 +1,4 @@
-//! What the host of `purlin nvme` runs on where there is no io_uring: this thread's tokio.
+//! The I/O loop of `purlin nvme` without io_uring: this thread's tokio.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -22,19 +22,19 @@ use super::serve::{DiskState, ENDING_MAX, Wanted};
 use super::{connect, nbd_server};
 use crate::Failure;
 
-/// Waited for after a failed accept: for too many open files, for example.
+/// Pause after a failed accept, for example because of too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// This thread's tasks.
+/// The tasks of this thread.
 pub(super) struct IoLoop {
     network: TokioNetwork,
 }
 
 impl IoLoop {
-    /// Its clock begins now.
+    /// Starts its clock.
     ///
     /// # Errors
-    /// None: on Linux there may be.
+    /// None here; the Linux version may fail.
     pub fn start() -> Result<IoLoop, Failure> {
         Ok(IoLoop { network: TokioNetwork::new() })
     }
@@ -56,7 +56,7 @@ impl IoLoop {
         discover(&self.network, address, options).await
     }
 
-    /// Connects a namespace, and serves it to NBD clients until [`Disk::end`].
+    /// Connects a namespace, and exports it to NBD clients until [`Disk::end`].
     ///
     /// # Errors
     /// [`Failure`], one sentence.
@@ -70,7 +70,7 @@ impl IoLoop {
     }
 }
 
-/// A namespace that is served.
+/// An exported namespace.
 pub(super) struct Disk {
     edges: Edges<TokioNetwork>,
     clients: Rc<Cell<u64>>,
@@ -78,17 +78,17 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// NBD clients that are connected.
+    /// Number of connected NBD clients.
     pub fn clients(&self) -> u64 {
         self.clients.get()
     }
 
-    /// How it is now.
+    /// Its current state.
     pub async fn state(&self) -> DiskState {
         DiskState::of(self.edges.disk())
     }
 
-    /// Takes no more clients, flushes, and disconnects.
+    /// Accepts no more clients, flushes, and disconnects.
     pub async fn end(&self) {
         self.accepting.abort();
         let _ = tokio::time::timeout(ENDING_MAX, self.edges.flush()).await;
@@ -96,7 +96,7 @@ impl Disk {
     }
 }
 
-/// Where NBD clients come to.
+/// The address for NBD clients.
 pub(super) enum Place {
     Tcp(TcpListener),
     #[cfg(unix)]
@@ -104,7 +104,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Listens there.
+    /// Listens at an address.
     ///
     /// # Errors
     /// [`Failure`]
@@ -117,7 +117,7 @@ impl Place {
             #[cfg(unix)]
             NbdAddress::Unix(path) => {
                 let bound = match UnixListener::bind(path) {
-                    // A socket that nobody listens at any more is left over.
+                    // A socket without a listener is left over.
                     Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && is_left_over(path).await => {
                         std::fs::remove_file(path).and_then(|()| UnixListener::bind(path))
                     }
@@ -136,7 +136,7 @@ impl Place {
         }
     }
 
-    /// Serves who comes.
+    /// Serves all clients that connect.
     async fn serve(&self, edges: &Edges<TokioNetwork>, clients: &Rc<Cell<u64>>) -> Infallible {
         loop {
             let accepted = match self {
@@ -166,7 +166,7 @@ where
 {
     tokio::task::spawn_local(async move {
         clients.set(clients.get() + 1);
-        // A client that breaks the protocol has only itself to tell.
+        // An error concerns this client only.
         let _ = nbd_server::serve(reader, writer, edges).await;
         clients.set(clients.get() - 1);
     });
@@ -184,7 +184,7 @@ async fn is_left_over(path: &std::path::Path) -> bool {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Place::Unix(_, path) = self {
-            // Somebody may have removed it before.
+            // Another process may have removed it before.
             let _ = std::fs::remove_file(path);
         }
     }
