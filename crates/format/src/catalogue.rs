@@ -1,16 +1,18 @@
-//! The catalogue: volumes and exports of a group, how it is to be looked after, and how far its
-//! scrub is.
+//! The catalogue: volumes and exports of a group, its maintenance settings, and the progress of its
+//! scrub.
 //!
 //! Invariants of a [`Catalogue`] (verified by [`Catalogue::check`]):
 //! 1. Names of volumes are valid and unique; identities of volumes and exports are unique and below
 //!    `next_id`.
-//! 2. Extents are whole blocks within the group, overlap nowhere, and those of a volume hold
+//! 2. Extents are whole blocks within the group and do not overlap. The extents of a volume hold
 //!    exactly its size rounded up to a block.
-//! 3. Each export belongs to a volume of the catalogue, and none is there twice.
-//! 4. Reservations belong to a volume of the catalogue, and are what NVMe allows.
-//! 5. Limits are those of a volume or an export of the catalogue, and can be kept.
-//! 6. Secrets are those of one host each, in the order of their names, and so are keys of TLS.
-//! 7. No interval or target is 0, no more was put right than was found, and a scrub's place is in
+//! 3. Each export belongs to a volume of the catalogue, and no export is listed twice.
+//! 4. Reservations belong to a volume of the catalogue and obey the rules of NVMe.
+//! 5. Limits belong to a volume or an export of the catalogue, and have values that can be
+//!    enforced.
+//! 6. Each host has at most one secret record and one record of TLS keys. Both lists are sorted by
+//!    host name.
+//! 7. No interval or target is 0. A scrub repairs no more than it found, and its position is within
 //!    the group.
 
 mod exports;
@@ -37,38 +39,38 @@ pub use slot::{
 pub use tls_keys::TlsKeyRecord;
 pub use upkeep::{SCRUB_EVERY_S_DEFAULT, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord};
 
-/// Volumes and exports of a group, and its upkeep. The field names are those of the JSON document
-/// on the drives.
+/// Volumes and exports of a group, and its maintenance. The field names are those of the JSON
+/// document on the drives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalogue {
-    /// The identity that the next volume or export gets. Identities are never used again.
+    /// The identity that the next volume or export gets. Identities are never reused.
     pub next_id: u64,
     /// Volumes.
     pub volumes: Vec<VolumeRecord>,
     /// Exports.
     pub exports: Vec<ExportRecord>,
-    /// What an operator chose. Left out where nothing was.
+    /// Settings that an operator chose. Omitted if all are defaults.
     #[serde(default, skip_serializing_if = "is_default")]
     pub settings: SettingsRecord,
-    /// Its scrubs. Left out where there was none.
+    /// The scrubs of the group. Omitted if there was none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub scrub: ScrubRecord,
-    /// Reservations of NVMe hosts that persist. Left out where there are none.
+    /// Persistent reservations of NVMe hosts. Omitted if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<ReservationRecord>,
-    /// How fast volumes and exports may be used. Left out where nothing is limited.
+    /// Rate limits of volumes and exports. Omitted if nothing is limited.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitRecord>,
-    /// Secrets of NVMe hosts. Left out where there are none.
+    /// Secrets of NVMe hosts. Omitted if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretRecord>,
-    /// Keys of TLS of NVMe hosts. Left out where there are none.
+    /// TLS keys of NVMe hosts. Omitted if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tls_keys: Vec<TlsKeyRecord>,
 }
 
-/// Requests that a queue of a block device takes at the same time, at most.
+/// Most requests that a queue of a block device takes at the same time.
 pub const DEVICE_DEPTH_MAX: u16 = 4096;
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -87,9 +89,9 @@ pub struct VolumeRecord {
     pub kind: VolumeKind,
     /// Capacity that exports see, in bytes, at least 1.
     pub size_bytes: u64,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
-    /// Where it lies, in order of its own addresses.
+    /// Its extents, in order of the volume's own addresses.
     pub extents: Vec<ExtentRecord>,
 }
 
@@ -133,50 +135,50 @@ pub enum ExportKind {
         address: String,
         /// Clients may not write.
         read_only: bool,
-        /// Encrypts and authenticates, if present.
+        /// Certificate and key files for encryption and authentication. None: no TLS.
         tls: Option<TlsFiles>,
     },
-    /// Block device of the serving host. At most one for each volume.
+    /// Block device of the serving host. At most one per volume.
     Ublk {
         /// N in `/dev/ublkbN`.
         number: u32,
-        /// What requests are multiples of, in bytes: 512 or 4096.
+        /// Logical block size in bytes, 512 or 4096: requests are multiples of it.
         block_bytes: u32,
         /// Requests that each queue takes at the same time, 1 to 4096.
         depth: u16,
         /// Programs may not write.
         read_only: bool,
     },
-    /// Namespace of the group's NVM subsystem, over NVMe/TCP. A volume has the same number
-    /// everywhere.
+    /// Namespace of the group's NVM subsystem, over NVMe/TCP. A volume has the same namespace
+    /// number at all addresses.
     NvmeTcp {
         /// Where it listens: `HOST:PORT`.
         address: String,
-        /// Number of the namespace, 1 to 65,535.
+        /// Namespace number (NSID), 1 to 65,535.
         nsid: u32,
-        /// Size of its blocks in bytes: 512 or 4096.
+        /// Block size of the namespace in bytes: 512 or 4096.
         block_bytes: u32,
         /// Hosts may not write.
         read_only: bool,
-        /// NVMe qualified names of the hosts that may use it; `None` is any host.
+        /// NVMe qualified names of the hosts that may use it; `None` allows any host.
         hosts: Option<Vec<String>>,
-        /// How hosts reach the volume there. Left out where that is the best way.
+        /// ANA state of the volume at this address. Omitted if it is optimized.
         #[serde(default, skip_serializing_if = "is_default")]
         ana: AnaRecord,
     },
 }
 
-/// How an address reaches a namespace: the states of Asymmetric Namespace Access that an operator
-/// may choose.
+/// How an address reaches a namespace: the states of Asymmetric Namespace Access (ANA) that an
+/// operator may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnaRecord {
-    /// The best way.
+    /// The best path.
     #[default]
     Optimized,
-    /// A way, and there may be better ones.
+    /// A usable path, but there may be better ones.
     NonOptimized,
-    /// No way.
+    /// No path.
     Inaccessible,
 }
 
@@ -216,7 +218,7 @@ pub struct TlsFiles {
     pub certificate: String,
     /// Private key of the server (PEM).
     pub key: String,
-    /// Authority that client certificates must come from (PEM). Without it, clients need none.
+    /// Authority that client certificates must come from (PEM). None: clients need no certificate.
     pub client_ca: Option<String>,
 }
 
@@ -231,26 +233,26 @@ pub enum CatalogueError {
         /// The rule it breaks.
         reason: &'static str,
     },
-    /// Two volumes have one name.
+    /// Two volumes have the same name.
     #[error("there are two volumes named {name:?}")]
     NameTwice {
         /// The name.
         name: String,
     },
-    /// Two volumes or exports have one identity, or one is not below `next_id`, or that is larger
-    /// than can be.
+    /// Two volumes or exports have the same identity, an identity is not below `next_id`, or
+    /// `next_id` is above [`COUNTER_MAX`].
     #[error("the identity {id} is used twice, or is not below next_id, or too large")]
     Id {
         /// The identity.
         id: u64,
     },
-    /// A volume without size.
+    /// A volume of size 0.
     #[error("volume {volume:?} has no size")]
     NoSize {
         /// Name of the volume.
         volume: String,
     },
-    /// An extent that is empty, not of whole blocks, or outside of the group.
+    /// An extent that is empty, not whole blocks, or outside the group.
     #[error("the extent {start}+{len} of volume {volume:?} is not of whole blocks within {capacity} bytes")]
     Extent {
         /// Name of the volume.
@@ -268,7 +270,7 @@ pub enum CatalogueError {
         /// First shared byte.
         at: u64,
     },
-    /// The extents of a volume are not its size rounded up to a block.
+    /// The extents of a volume do not hold its size rounded up to a block.
     #[error("the extents of volume {volume:?} hold {extents} bytes, its size is {size}")]
     Size {
         /// Name of the volume.
@@ -300,7 +302,7 @@ pub enum CatalogueError {
         /// The address.
         address: String,
     },
-    /// A block device with another block size or depth than there can be.
+    /// A block device with an invalid block size or queue depth.
     #[error("the device {number} has blocks of {block_bytes} bytes and depth {depth}")]
     Device {
         /// Its number.
@@ -316,7 +318,7 @@ pub enum CatalogueError {
         /// Its number.
         number: u32,
     },
-    /// A namespace that cannot be: its number, its block size, or one of its hosts.
+    /// A namespace with an invalid number, block size, or host name.
     #[error("namespace {nsid} with blocks of {block_bytes} bytes: not what a namespace is, or a host that has no name")]
     Namespace {
         /// Its number.
@@ -324,14 +326,14 @@ pub enum CatalogueError {
         /// Its block size in bytes.
         block_bytes: u32,
     },
-    /// Two volumes are the same namespace, or one volume is two.
+    /// Two volumes use one namespace number, or one volume uses two.
     #[error("the namespace {nsid} is not one volume everywhere")]
     NamespaceTwice {
         /// Its number.
         nsid: u32,
     },
-    /// Reservations that cannot be: of a volume that is not there or has others, or against the
-    /// rules of NVMe.
+    /// Invalid reservations: the volume does not exist or is listed twice, or the rules of NVMe are
+    /// broken.
     #[error("the reservations of volume {volume}: {reason}")]
     Reservation {
         /// Identity of the volume.
@@ -339,8 +341,8 @@ pub enum CatalogueError {
         /// The rule that they break.
         reason: &'static str,
     },
-    /// A limit that cannot be: of something that is not there or has another, or one that cannot be
-    /// kept.
+    /// An invalid limit: its subject does not exist or is listed twice, or the limit cannot be
+    /// enforced.
     #[error("the limit of {id}: {reason}")]
     Limit {
         /// Identity of the volume or the export.
@@ -348,19 +350,19 @@ pub enum CatalogueError {
         /// The rule that it breaks.
         reason: &'static str,
     },
-    /// A secret that cannot be one, or of what cannot be a host, or out of order.
+    /// An invalid secret or host name, or a record out of order.
     #[error("the secret of the host {host:?} is none, or is not in its place")]
     Secret {
         /// Name of the host.
         host: String,
     },
-    /// Keys of TLS that cannot be any, or of what cannot be a host, or out of order.
+    /// Invalid TLS keys or host name, or a record out of order.
     #[error("the keys of TLS of the host {host:?} are none, or are not in their place")]
     TlsKey {
         /// Name of the host.
         host: String,
     },
-    /// A setting, or the place of a scrub, that makes no sense.
+    /// A setting, or the position of a scrub, that is out of range.
     #[error("the field {field} of settings or scrub is out of its range")]
     Upkeep {
         /// Name of the field.
@@ -385,8 +387,8 @@ impl Default for Catalogue {
 }
 
 impl Catalogue {
-    /// The version of the format that can hold it: 1 for volumes and NBD exports alone, else 2.
-    /// Version 2 needs [`crate::Features::CATALOGUE_2`] in the superblocks first.
+    /// The oldest format version that can hold this catalogue: 1 for volumes and NBD exports alone,
+    /// else 2. Version 2 needs [`crate::Features::CATALOGUE_2`] in the superblocks first.
     pub fn version(&self) -> u32 {
         let only_nbd = self.exports.iter().all(|export| matches!(export.kind, ExportKind::Nbd { .. }));
         let is_plain = is_default(&self.settings) && is_default(&self.scrub);

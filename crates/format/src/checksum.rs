@@ -2,7 +2,7 @@
 
 use gf::{crc32c, crc32c_append};
 
-/// CRC-32C of `bytes` with the four bytes at `field` taken as zeroes: the field that holds the
+/// CRC-32C of `bytes` with the four bytes at `field` taken as zeroes, because that field holds the
 /// checksum itself.
 ///
 /// # Panics

@@ -1,7 +1,7 @@
-//! What else a drive may hold: partition tables, file systems, members of other arrays.
+//! Foreign content of a drive: partition tables, file systems, members of other arrays.
 //!
-//! Signatures are looked for where their owners document them, near the head and the tail of the
-//! drive. Finding nothing proves nothing, but finding something is a reason to ask before writing.
+//! Signatures are searched where their specifications place them, near the head and the tail of the
+//! drive. Finding nothing proves nothing, but a finding is a reason to ask before writing.
 
 mod arrays;
 mod filesystems;
@@ -12,17 +12,17 @@ use std::fmt;
 
 use medium::Medium;
 
-/// Bytes of the head and of the tail of a drive that [`inspect`] can make use of. The signature
-/// furthest from the head is VMFS's at 1 MiB; the one furthest from the tail, the third ZFS
-/// label's, is less than that from it.
+/// Bytes of the head and of the tail of a drive that [`inspect`] can use. The signature furthest
+/// from the head is that of VMFS, at 1 MiB. The signature furthest from the tail is in the third
+/// ZFS label, less than 1 MiB from the end.
 pub const INSPECT_BYTES: usize = (1 << 20) + 4096;
 
 /// Something that a drive holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// What it is: `ext4 file system`, `GPT partition table`.
+    /// The kind of content: `ext4 file system`, `GPT partition table`.
     pub what: &'static str,
-    /// Label, identity and the like, for people. Maybe empty.
+    /// Label, identity and the like, for display. May be empty.
     pub detail: String,
     /// Where its signature lies, in bytes from the start of the drive.
     pub at: u64,
@@ -36,10 +36,10 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Looks for everything this crate knows in the first and the last bytes of a drive.
+/// Looks for every known signature in the first and the last bytes of a drive.
 ///
-/// `head` and `tail` are up to [`INSPECT_BYTES`] each; they overlap on a small drive. Fewer bytes,
-/// or none, find less. The findings are in order of address.
+/// `head` and `tail` are up to [`INSPECT_BYTES`] each; they overlap on a small drive. With fewer
+/// bytes, or none, fewer signatures are found. The findings are sorted by address.
 pub fn inspect(head: &[u8], tail: &[u8], drive_bytes: u64) -> Vec<Foreign> {
     let medium = Medium::new(head, tail, drive_bytes);
     let mut found = Vec::new();
@@ -50,7 +50,7 @@ pub fn inspect(head: &[u8], tail: &[u8], drive_bytes: u64) -> Vec<Foreign> {
     found
 }
 
-/// Joins a label and an identity, leaving out what is empty.
+/// Joins a label and an identity, omitting empty ones.
 fn named(label: &str, identity: &str) -> String {
     let label = if label.is_empty() { String::new() } else { format!("label \"{label}\"") };
     let identity = if identity.is_empty() { String::new() } else { format!("uuid {identity}") };

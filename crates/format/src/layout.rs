@@ -1,20 +1,20 @@
 //! Where the regions of a member lie. All members of a group have the same layout.
 //!
 //! ```text
-//! 0        4 KiB                                                             member_bytes
-//! | head   | map | log | catalogue | checksums | (gap) | data ... | (drives larger than the smallest) | tail |
+//! 0      4 KiB                                                          member_bytes
+//! | head | map | log | catalogue | checksums | (gap) | data ... | (larger drives) | tail |
 //! ```
-//! A group that keeps no checksums has no such region.
+//! A group without checksums has no such region.
 //!
 //! Invariants (verified by [`Layout::check`]):
 //! 1. Regions start and end on [`BLOCK`], do not overlap, and leave the first block to the head
 //!    superblock.
-//! 2. `data` is a whole number of `max(strip_bytes, zone_bytes)`, and `zone_count` counts its zones
-//!    in all sets.
+//! 2. `data` is a whole number of `max(strip_bytes, zone_bytes)`, and `zone_count` counts its
+//!    allocation chunks in all sets.
 //! 3. `map` has two slots for every map block, `catalogue` has two slots of equal size.
-//! 4. `checksums`, if there, has an entry for every [`BLOCK`] of data.
-//! 5. Each region ends at least one block before `member_bytes`, so the tail superblock of the
-//!    smallest drive is free.
+//! 4. `checksums`, if present, has an entry for every [`BLOCK`] of data.
+//! 5. Each region ends at least one block before `member_bytes`, so that the tail superblock of the
+//!    smallest drive has its block.
 
 use thiserror::Error;
 
@@ -25,33 +25,33 @@ use crate::sums::{SUMS_PER_BLOCK, sum_block_count};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// Least user data behind one bit of the allocation map: 8 Mi zones per TiB, hence 1 MiB of memory
-/// per TiB.
+/// Least user data per bit of the allocation map. 128 KiB gives 8 Mi allocation chunks per TiB,
+/// hence 1 MiB of memory per TiB.
 const ZONE_DATA_BYTES_MIN: u64 = 128 << 10;
 
-/// Allocation chunks of a group: above 512 TiB the chunks grow, and not the memory for the map. The
-/// engine has four bits for each: 2 GiB of memory at this size.
+/// Most allocation chunks of a group. Above 512 TiB the chunks grow instead of the memory for the
+/// map. The engine has four bits for each chunk: 2 GiB of memory at this size.
 const ZONES_MAX: u64 = 1 << 32;
 
-/// Smallest zone on one member.
+/// Smallest allocation chunk on one member.
 const ZONE_BYTES_MIN: u32 = BLOCK as u32;
 
 /// From this member size on, data starts on a multiple of [`DATA_ALIGN_BYTES`], the largest erase
-/// unit worth aligning to.
+/// block that alignment is useful for.
 const LARGE_MEMBER_BYTES: u64 = 256 << 20;
 const DATA_ALIGN_BYTES: u64 = 1 << 20;
-/// Alignment of the data of smaller members, which are files and simulations.
+/// Alignment of the data of smaller members, which are files and simulated drives.
 const DATA_ALIGN_BYTES_SMALL: u64 = 64 << 10;
 
 /// Least bytes of the log region.
 pub(crate) const LOG_BYTES_MIN: u64 = 128 << 10;
 const LOG_BYTES_MAX: u64 = 64 << 20;
-/// The log takes this part of a member.
+/// The log takes one part in this many of a member.
 const LOG_DIVISOR: u64 = 128;
 
 const CATALOGUE_SLOT_BYTES_MIN: u64 = 16 << 10;
 const CATALOGUE_SLOT_BYTES_MAX: u64 = 1 << 20;
-/// One catalogue slot takes this part of a member.
+/// One catalogue slot takes one part in this many of a member.
 const CATALOGUE_DIVISOR: u64 = 1024;
 
 /// Largest member: far above any drive, and low enough that no sum of offsets overflows.
@@ -86,21 +86,21 @@ pub struct Layout {
     pub checksums: Option<Region>,
     /// User data and parity.
     pub data: Region,
-    /// Bytes on each member of one zone, the unit of allocation. A power of two, maybe smaller or
-    /// larger than a strip.
+    /// Bytes of one allocation chunk on each member. A power of two, which may be smaller or larger
+    /// than a strip.
     pub zone_bytes: u32,
-    /// Zones of all sets together. Zone `band * sets + set` is the bytes from `band * zone_bytes`
-    /// of the data region, on every member of that set.
+    /// Allocation chunks of all sets together. Chunk `band * sets + set` starts at
+    /// `band * zone_bytes` of the data region, on every member of that set.
     pub zone_count: u64,
-    /// The smallest drive that can be a member with this layout, in bytes, both superblocks
-    /// included.
+    /// Size of the smallest drive that can be a member with this layout, in bytes, including both
+    /// superblocks.
     pub member_bytes: u64,
 }
 
 /// Why there is no layout.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LayoutError {
-    /// The smallest member has no room for one zone and the structures around it.
+    /// The smallest member has no room for one allocation chunk and the structures around it.
     #[error("members of {have} bytes are too small: this shape needs at least {need} bytes on each")]
     TooSmall {
         /// Smallest member size that works, in bytes.
@@ -121,11 +121,11 @@ pub enum LayoutError {
 pub(crate) struct BadLayout(pub(crate) &'static str);
 
 impl Layout {
-    /// Divides members of which the smallest has `smallest_member_bytes` (the whole drive), with or
-    /// without room for checksums.
+    /// Computes the layout for members of which the smallest has `smallest_member_bytes` (the whole
+    /// drive), with or without a checksum region.
     ///
     /// # Errors
-    /// [`LayoutError::TooSmall`] with the size that would do, [`LayoutError::TooLarge`].
+    /// [`LayoutError::TooSmall`] with the size that would suffice, [`LayoutError::TooLarge`].
     ///
     /// # Panics
     /// If the shape does not pass [`Shape::check`].
@@ -155,12 +155,12 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Bytes of user data that the group holds.
+    /// Bytes of user data that the group can hold.
     pub fn capacity_bytes(&self, shape: &Shape) -> u64 {
         self.data.len * shape.data_per_set() as u64 * u64::from(shape.sets)
     }
 
-    /// The regions with their kinds, in order of address.
+    /// The regions with their kinds, in the order of the superblock's table.
     pub(crate) fn regions(&self) -> impl Iterator<Item = (RegionKind, Region)> {
         let always = [
             (RegionKind::Map, self.map),
@@ -171,7 +171,7 @@ impl Layout {
         always.into_iter().chain(self.checksums.map(|region| (RegionKind::Checksums, region)))
     }
 
-    /// Verifies the invariants of this file, for bytes that come from a drive.
+    /// Verifies the invariants of this file, for a layout that was read from a drive.
     pub(crate) fn check(&self, shape: &Shape) -> Result<(), BadLayout> {
         let holds = |condition, field| if condition { Ok(()) } else { Err(BadLayout(field)) };
         holds(self.member_bytes <= MEMBER_BYTES_MAX && self.member_bytes.is_multiple_of(BLOCK_BYTES), "member_bytes")?;
@@ -197,7 +197,7 @@ impl Layout {
     }
 }
 
-/// What a region of the superblock's table holds. The numbers are those on the drive.
+/// Kind of a region in the superblock's table. The numbers are those on the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum RegionKind {
@@ -213,8 +213,8 @@ pub(crate) enum RegionKind {
     Checksums = 5,
 }
 
-/// The smallest power of two with which a zone holds [`ZONE_DATA_BYTES_MIN`] of user data, and with
-/// which there are at most [`ZONES_MAX`] of them.
+/// The smallest power of two for which an allocation chunk holds [`ZONE_DATA_BYTES_MIN`] of user
+/// data, and for which the group has at most [`ZONES_MAX`] chunks.
 fn zone_bytes_for(shape: &Shape, member_bytes: u64) -> u32 {
     let data_per_set = shape.data_per_set() as u64;
     let for_data = ZONE_DATA_BYTES_MIN.div_ceil(data_per_set).next_power_of_two();
@@ -223,8 +223,8 @@ fn zone_bytes_for(shape: &Shape, member_bytes: u64) -> u32 {
 }
 
 fn regions_before_data(shape: &Shape, member_bytes: u64, zone_bytes: u32) -> (Region, Region, Region) {
-    // As if the whole member were data: a few blocks too many at most, and no circle of sizes that
-    // need each other.
+    // Computed as if the whole member were data. This gives at most a few blocks too many, and
+    // avoids a circular dependency between the region sizes.
     let zones_at_most = member_bytes / u64::from(zone_bytes) * u64::from(shape.sets);
     let map_blocks = zones_at_most.div_ceil(ZONES_PER_MAP_BLOCK).max(1);
     let map = Region { offset: BLOCK_BYTES, len: map_blocks * MAP_SLOTS * BLOCK_BYTES };
@@ -235,13 +235,13 @@ fn regions_before_data(shape: &Shape, member_bytes: u64, zone_bytes: u32) -> (Re
     (map, log, catalogue)
 }
 
-/// Room for the checksums of all that is left of a member: a block too many at most.
+/// The region for the checksums of the rest of a member: at most one block too large.
 fn checksums_after(before: &Region, member_bytes: u64) -> Region {
     let left = member_bytes.saturating_sub(before.end());
     Region { offset: before.end(), len: (left / (SUMS_PER_BLOCK * BLOCK_BYTES) + 1) * BLOCK_BYTES }
 }
 
-/// The smallest member for which there is a layout: every region at its least, one unit of data,
+/// Size of the smallest member with a layout: every region at its minimum, one unit of data, and
 /// the tail.
 fn smallest_member(shape: &Shape, zone_bytes: u32, checksums: bool) -> u64 {
     let unit = u64::from(shape.strip_bytes.max(zone_bytes));

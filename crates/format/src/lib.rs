@@ -1,27 +1,27 @@
-//! Every byte Purlin writes to a drive outside of user data.
+//! All bytes that Purlin writes to a drive, except user data.
 //!
-//! - [`Superblock`]: who this drive is, which array it belongs to, in which state. At the head and
-//!   the tail of a drive.
+//! - [`Superblock`]: identity of the drive, its array and its state. At the head and the tail of a
+//!   drive.
 //! - [`Layout`]: where the regions of a member lie.
-//! - [`MapBlock`]: which zones of the group were ever written.
-//! - [`sums`]: checksums of data and syndromes.
-//! - [`log`]: what puts stripes right whose writing was interrupted.
+//! - [`MapBlock`]: which allocation chunks of the group were ever written.
+//! - [`sums`]: checksums of data and parity.
+//! - [`log`]: records that put stripes right after an interrupted write.
 //! - [`Catalogue`]: the volumes and exports of the group.
-//! - [`foreign`]: what else a drive may hold, so that nobody's data is overwritten unasked.
+//! - [`foreign`]: signatures of other software, so that its data is not overwritten without asking.
 //!
-//! This crate turns values into bytes and bytes into values. It performs no I/O, knows no clock and
-//! draws no randomness.
+//! This crate converts values to bytes and bytes to values. It performs no I/O and uses neither
+//! clock nor randomness.
 //!
 //! Invariants of every structure:
 //! 1. It starts and ends on a multiple of [`BLOCK`] bytes, and its integers are little endian.
-//! 2. It carries a magic, a version, the identity of its array and a CRC-32C over all of its bytes;
-//!    but for the blocks of [`sums`], which carry nothing but sums.
-//! 3. Parsing answers every byte pattern with a value or a typed error, and whatever it returns can
-//!    be written again.
-//! 4. A single flipped bit, or a write torn at any 512-byte sector, gives an error, the old value
-//!    or the new value; never anything else.
+//! 2. It carries a magic, a version, the identity of its array and a CRC-32C over all of its bytes.
+//!    The blocks of [`sums`] are the exception: they carry nothing but sums.
+//! 3. Parsing returns a value or a typed error for every byte pattern, and every value that it
+//!    returns can be written again.
+//! 4. After a single flipped bit, or a write torn at any 512-byte sector, parsing gives an error,
+//!    the old value or the new value; never anything else.
 //!
-//! `docs/format/` describes the same bytes for readers written by somebody else.
+//! `docs/format/` describes the same bytes for independent implementations of a reader.
 
 #![forbid(unsafe_code)]
 
@@ -61,7 +61,7 @@ pub use uuid::{BadUuid, Uuid};
 /// Every structure starts and ends on a multiple of this many bytes.
 pub const BLOCK: usize = 4096;
 
-/// Largest epoch, generation, sequence or identity that is read from a drive. All of them count up
-/// by one, so none gets this far in the life of a drive; larger ones are refused, since counting on
-/// from them would overflow.
+/// Largest epoch, generation, sequence or identity that is accepted from a drive. All of them count
+/// up by one, so none gets this far in the life of a drive. Larger ones are refused, since counting
+/// on from them would overflow.
 pub const COUNTER_MAX: u64 = 1 << 62;

@@ -1,12 +1,12 @@
-//! The log that closes the write hole, and the list of blocks that no log could save.
+//! The log that closes the write hole, and the list of lost blocks, which no log could save.
 //!
 //! ```text
 //! log region of a member:  | lost 0 | lost 1 | ring of stream 0 | ring of stream 1 | ...
 //! ```
 //! The first two slots hold the list of lost blocks ([`LostBlocks`]). The rest is divided among
-//! *streams*, one for each writer; each is a ring of [`Frame`]s behind two blocks for *seals*,
-//! which say what needs no recovery. A reader looks for frames at every block of the rings and
-//! needs not know how many streams there were.
+//! *streams*, one for each writer. Each stream has two blocks for *checkpoint records*, which say
+//! what needs no recovery, followed by a ring of [`Frame`]s. A reader looks for frames at every
+//! block of the rings, so it need not know the number of streams.
 
 mod frame;
 mod lost;
@@ -20,16 +20,16 @@ pub use lost::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LOST_VERSION, LostB
 use crate::BLOCK;
 use crate::layout::{LOG_BYTES_MIN, Layout, Region};
 
-/// Seals of a stream: blocks before its ring, written in turn.
+/// Blocks for checkpoint records before the ring of a stream, written in turn.
 pub const SEALS: u64 = 2;
 
-/// Least bytes of a stream: its seals, and a ring for a frame with one block of parts and one of
-/// payload.
+/// Least bytes of a stream: its checkpoint blocks, and a ring for a frame with one block of parts
+/// and one of payload.
 pub const RING_BYTES_MIN: u64 = (SEALS + 2) * BLOCK as u64;
 
 const _: () = assert!(LOST_SLOTS * LOST_SLOT_BYTES as u64 + RING_BYTES_MIN <= LOG_BYTES_MIN);
 
-/// Where a slot of the list of lost blocks lies on every member.
+/// Offset of a slot of the list of lost blocks, the same on every member.
 ///
 /// # Panics
 /// If there is no such slot.
@@ -44,12 +44,12 @@ pub fn rings(layout: &Layout) -> Region {
     Region { offset: layout.log.offset + used, len: layout.log.len.saturating_sub(used) }
 }
 
-/// The rings that `wanted` streams get, as many as there is room for: at least one.
+/// Number of rings for `wanted` streams: as many as there is room for, at least one.
 pub fn ring_count(layout: &Layout, wanted: usize) -> usize {
     wanted.min((rings(layout).len / RING_BYTES_MIN) as usize).max(1)
 }
 
-/// The ring of a stream, of `count`.
+/// The ring of stream `stream` of `count`.
 ///
 /// # Panics
 /// If there is no such stream.
@@ -61,7 +61,7 @@ pub fn ring(layout: &Layout, stream: usize, count: usize) -> Region {
     Region { offset: all.offset + stream as u64 * len + seals, len: len - seals }
 }
 
-/// Where a stream's seals lie: the blocks before its ring.
+/// Offset of a checkpoint block of a stream: one of the blocks before its ring.
 pub fn seal_offset(ring: &Region, slot: u64) -> u64 {
     assert!(slot < SEALS, "slot {slot} of {SEALS}");
     ring.offset - (SEALS - slot) * BLOCK as u64

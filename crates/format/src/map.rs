@@ -1,8 +1,8 @@
-//! The allocation map: one bit per zone, set once the zone has been written.
+//! The allocation map: one bit per allocation chunk, set once the chunk has been written.
 //!
-//! A block of the map has two slots on every member. A writer writes the slot that does not hold
-//! the newest copy, so a torn write leaves the older one. A reader takes the valid copy with the
-//! highest sequence over all members; where no copy is valid, no zone of that block was ever
+//! Each block of the map has two slots on every member. A writer overwrites the slot that does not
+//! hold the newest copy, so a torn write leaves the older copy. A reader takes the valid copy with
+//! the highest sequence over all members. If no copy is valid, no chunk of that block was ever
 //! written, so a new group writes no map at all.
 
 use std::mem::{offset_of, size_of};
@@ -22,7 +22,7 @@ pub const MAP_SLOTS: u64 = 2;
 /// Bytes of bits in one map block.
 pub const MAP_PAYLOAD_BYTES: usize = BLOCK - 64;
 
-/// Zones in one map block.
+/// Allocation chunks in one map block.
 pub const ZONES_PER_MAP_BLOCK: u64 = 8 * MAP_PAYLOAD_BYTES as u64;
 
 /// Version of the map format that this crate writes and reads.
@@ -53,20 +53,20 @@ const _: () = {
     assert!(offset_of!(DiskMapBlock, bits) == 64);
 };
 
-/// One block of the allocation map. Zone `index * ZONES_PER_MAP_BLOCK + n` is bit `n % 8` of byte
+/// One block of the allocation map. Chunk `index * ZONES_PER_MAP_BLOCK + n` is bit `n % 8` of byte
 /// `n / 8`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapBlock {
-    /// Which part of the map, from 0.
+    /// Index of the block in the map, from 0.
     pub index: u64,
-    /// Grows with every write of this block, on whichever slot and member. The first is 1.
+    /// Grows with every write of this block, to any slot and member. The first is 1.
     pub sequence: u64,
-    /// The bits. Those past the last zone of the group are zero.
+    /// The bits. Those past the last allocation chunk of the group are zero.
     pub bits: [u8; MAP_PAYLOAD_BYTES],
 }
 
 /// Why bytes are not a block of this map. None of these is alarming by itself: a slot that was
-/// never written holds anything.
+/// never written holds arbitrary bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MapError {
     /// There is no map block here, or fewer bytes than one.
@@ -87,7 +87,7 @@ pub enum MapError {
         /// That array.
         array: Uuid,
     },
-    /// A sequence that nobody counts up to.
+    /// A sequence above [`COUNTER_MAX`], which counting never reaches.
     #[error("the sequence {found} of the map block is invalid")]
     Sequence {
         /// The sequence found.
@@ -104,7 +104,7 @@ pub enum MapError {
 }
 
 impl MapBlock {
-    /// A block in which no zone was written, with sequence 0: what is true where no copy is valid.
+    /// A block in which no chunk was written, with sequence 0. It applies if no copy is valid.
     pub fn empty(index: u64) -> Self {
         MapBlock { index, sequence: 0, bits: [0; MAP_PAYLOAD_BYTES] }
     }
@@ -150,7 +150,7 @@ impl MapBlock {
         Ok(MapBlock { index, sequence, bits: disk.bits })
     }
 
-    /// Whether zone `zone` of this block (from 0 in each block) was written.
+    /// Whether chunk `zone` of this block (from 0 in each block) was written.
     ///
     /// # Panics
     /// If `zone` is not below [`ZONES_PER_MAP_BLOCK`].
@@ -159,7 +159,7 @@ impl MapBlock {
         self.bits[byte] & bit != 0
     }
 
-    /// Says whether zone `zone` of this block (from 0 in each block) was written.
+    /// Sets whether chunk `zone` of this block (from 0 in each block) was written.
     ///
     /// # Panics
     /// If `zone` is not below [`ZONES_PER_MAP_BLOCK`].
@@ -174,7 +174,7 @@ fn bit_of(zone: u64) -> (usize, u8) {
     ((zone / 8) as usize, 1 << (zone % 8))
 }
 
-/// Map blocks that hold a bit for each of `zone_count` zones.
+/// Map blocks that hold a bit for each of `zone_count` allocation chunks.
 pub fn map_block_count(zone_count: u64) -> u64 {
     zone_count.div_ceil(ZONES_PER_MAP_BLOCK)
 }

@@ -1,7 +1,7 @@
 //! How a group spreads its data over its members.
 //!
 //! Invariants of a [`Shape`] (kept by [`Shape::new`], verified by [`Shape::check`]):
-//! 1. `members` is 1 to 64 and divisible by `sets`. Only RAID 0 has groups of one member.
+//! 1. `members` is 1 to 64 and divisible by `sets`. Only RAID 0 allows a single member.
 //! 2. In each set, any `syndromes` members may be lost.
 //! 3. `strip_bytes` is a power of two from 4 KiB to 1 MiB.
 
@@ -10,15 +10,15 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Fewest members of a group: below two there is nothing to spread over.
+/// Fewest members of a group. Only RAID 0 may have one.
 pub const MEMBERS_MIN: u16 = 1;
 
 /// Most members of a group. The superblock has this many slots, and a bit set of members fits one
 /// `u64`.
 pub const MEMBERS_MAX: u16 = 64;
 
-/// Most parity strips of a stripe (level `nm`): beyond eight losses at once, mirrored groups are
-/// the better answer.
+/// Most parity strips of a stripe (level `nm`). Beyond eight losses at once, mirrors are the better
+/// choice.
 pub const PARITY_MAX: u8 = 8;
 
 /// Most copies of a mirror.
@@ -30,7 +30,7 @@ pub const STRIP_BYTES_MIN: u32 = 4 << 10;
 /// Largest strip: above this, a stripe no longer fits the caches while its parity is computed.
 pub const STRIP_BYTES_MAX: u32 = 1 << 20;
 
-/// Strip size where nobody chose one.
+/// Default strip size.
 pub const DEFAULT_STRIP_BYTES: u32 = 64 << 10;
 
 /// How redundancy is made. The numbers are those in the superblock.
@@ -107,14 +107,14 @@ impl fmt::Display for Level {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("unknown level `{text}`: expected raid0, raid1, raid10, raid5, raid6, raid7, nm, raid50 or raid60")]
 pub struct UnknownLevel {
-    /// What was given.
+    /// The text that was given.
     pub text: String,
 }
 
 impl FromStr for Level {
     type Err = UnknownLevel;
 
-    /// Reads a name. `raid-tp` and `triple` are raid7, `n+m` is nm; case does not matter.
+    /// Parses a name. `raid-tp` and `triple` are raid7, `n+m` is nm; case does not matter.
     fn from_str(text: &str) -> Result<Self, UnknownLevel> {
         let lower = text.to_ascii_lowercase();
         match lower.as_str() {
@@ -136,10 +136,10 @@ pub struct Shape {
     /// Members in all sets together.
     pub members: u16,
     /// Sets that data is striped over, with `members / sets` members each. 1 for levels without
-    /// sets. Set `s` holds the members from `s * members / sets` on.
+    /// sets. Set `s` holds the `members / sets` members from `s * members / sets` on.
     pub sets: u16,
-    /// Members of each set that may be lost: parity strips per stripe, or copies less one for
-    /// mirrors.
+    /// Members of each set that may be lost: parity strips per stripe, or the number of copies
+    /// minus one for mirrors.
     pub syndromes: u8,
     /// Bytes of one strip on one member.
     pub strip_bytes: u32,
@@ -163,7 +163,7 @@ pub enum ShapeError {
         need: u16,
         /// Members asked for.
         have: u16,
-        /// Both numbers count the members of one set.
+        /// Both numbers count members per set.
         per_set: bool,
     },
     /// A mirror with too many or too few copies.
@@ -182,17 +182,17 @@ pub enum ShapeError {
         /// Copies asked for.
         copies: u8,
     },
-    /// The members cannot be dealt evenly.
+    /// The members cannot be divided evenly.
     #[error("{members} members cannot be divided into {parts} {what} of equal size")]
     NotDivisible {
         /// Members asked for.
         members: u16,
-        /// What they should be divided by.
+        /// The divisor.
         parts: u16,
-        /// What the parts are.
+        /// The name of the parts.
         what: &'static str,
     },
-    /// A level of sets was asked for with fewer than two of them.
+    /// A level with sets was requested with fewer than two sets.
     #[error("{level} stripes over at least 2 sets, not {sets}")]
     Sets {
         /// The level.
@@ -200,20 +200,20 @@ pub enum ShapeError {
         /// Sets asked for.
         sets: u16,
     },
-    /// `nm` was asked for without saying M, or with an M that cannot be.
+    /// `nm` was requested without a parity M, or with one out of range.
     #[error("nm needs a parity of 1 to {PARITY_MAX}{}", given.map_or(String::new(), |given| format!(", not {given}")))]
     Parity {
         /// Parity asked for.
         given: Option<u8>,
     },
-    /// A number was given that this level fixes otherwise or does not have.
+    /// A number was given that this level fixes to another value or does not have.
     #[error("{level} has no choice of {what}: leave it out{}", fixed.map_or(String::new(), |fixed| format!(" (it is {fixed})")))]
     NotForLevel {
         /// The level.
         level: Level,
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// What it is at this level, if it exists there.
+        /// Its value at this level, if the level has one.
         fixed: Option<u16>,
     },
     /// The strip size is not a power of two from 4 KiB to 1 MiB.
@@ -222,7 +222,7 @@ pub enum ShapeError {
         /// Strip size asked for, in bytes.
         strip_bytes: u32,
     },
-    /// The fields contradict each other; [`Shape::new`] never gives such a shape.
+    /// The fields contradict each other; [`Shape::new`] never returns such a shape.
     #[error("the fields of this {level} shape contradict each other")]
     Contradiction {
         /// The level.
@@ -231,11 +231,11 @@ pub enum ShapeError {
 }
 
 impl Shape {
-    /// Checks all rules and fills in what was left out.
+    /// Checks all rules and fills in omitted numbers.
     ///
-    /// `parity` is M of level `nm`, `copies` those of `raid10` (2 unless given), `sets` those of
-    /// `raid50` and `raid60` (2 unless given). Numbers that the level fixes may be left out, or
-    /// given with that value.
+    /// `parity` is M of level `nm`, `copies` those of `raid10` (default 2), `sets` those of
+    /// `raid50` and `raid60` (default 2). A number that the level fixes may be omitted, or given
+    /// with that value.
     ///
     /// # Errors
     /// The first rule that is broken, as one sentence.
@@ -290,7 +290,7 @@ impl Shape {
         Ok(Shape { level, members, sets, syndromes, strip_bytes })
     }
 
-    /// Checks that the fields are what [`Shape::new`] would have made.
+    /// Checks that the fields are what [`Shape::new`] would have returned.
     ///
     /// # Errors
     /// The first rule that is broken.
@@ -347,8 +347,8 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Fewest members of one set: two strips of data besides the parity, or all copies of a mirror.
-/// RAID 0 may have one drive: a group for its volumes, without redundancy.
+/// Fewest members of one set: two data strips besides the parity, or all copies of a mirror. RAID 0
+/// may have one drive: a group for its volumes, without redundancy.
 fn members_min_of_set(level: Level, syndromes: u8) -> u16 {
     match level {
         Level::Raid0 => 1,

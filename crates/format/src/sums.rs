@@ -1,12 +1,13 @@
-//! Checksums of what the members hold: one CRC-32C for each block of [`BLOCK`] bytes of the data
-//! region, data strips and syndromes alike, on the member itself.
+//! Checksums of the data region: one CRC-32C for each block of [`BLOCK`] bytes, for data and parity
+//! strips alike, stored on the same member.
 //!
 //! ```text
-//! checksum region of a member:  | sums of data blocks 0..1024 | 1024..2048 | ...   each sum a u32, little endian
+//! checksum region:  | sums of data blocks 0..1024 | 1024..2048 | ...
+//! each sum a u32, little endian
 //! ```
-//! They mean something in zones that are allocated. Blocks of sums carry nothing but sums: each is
-//! tied to its place by the place alone, and a damaged one shows itself by blocks that seem wrong
-//! and fit their stripes all the same.
+//! Sums are meaningful only in allocated chunks. A block of sums carries nothing but sums, and only
+//! its position says which data it belongs to. If it is damaged, the data blocks seem wrong but
+//! still fit their stripes.
 
 use crate::BLOCK;
 use crate::layout::{Layout, Region};
@@ -29,13 +30,13 @@ pub fn sum_of(block: &[u8]) -> u32 {
 /// The checksums of blocks of data, in order.
 ///
 /// # Panics
-/// If there are not just as many blocks as places for `sums`.
+/// If `blocks` is not exactly one block per entry of `sums`.
 #[inline]
 pub fn sums_of(blocks: &[u8], sums: &mut [u32]) {
     gf::crc32c_blocks(blocks, sums);
 }
 
-/// Where the sum of the data at this byte of a member stands: the block of sums, and the entry in
+/// Location of the sum for the data at this byte of a member: the block of sums, and the entry in
 /// it.
 ///
 /// # Panics
@@ -46,7 +47,7 @@ pub fn sum_place(layout: &Layout, member_offset: u64) -> (u64, usize) {
     (index / SUMS_PER_BLOCK, (index % SUMS_PER_BLOCK) as usize)
 }
 
-/// Where a block of sums lies on every member.
+/// Offset of a block of sums, the same on every member.
 pub fn sum_block_offset(checksums: &Region, block: u64) -> u64 {
     checksums.offset + block * BLOCK as u64
 }

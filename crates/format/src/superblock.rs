@@ -1,17 +1,18 @@
-//! The superblock: what a drive says of itself and of its array.
+//! The superblock: identity and state of a drive and of its array.
 //!
 //! Every member and spare carries two identical copies, in the first and in the last whole block of
-//! the drive. A writer writes the tail, flushes, writes the head, flushes; so at any time one of
-//! them is whole.
+//! the drive. A writer writes the tail, flushes, writes the head, and flushes, so one copy is
+//! intact at any time.
 //!
 //! Invariants of a [`Superblock`] (verified by [`Superblock::check`], before every encode and after
 //! every decode):
 //! 1. The shape and the layout keep their own invariants.
-//! 2. There is one entry per member, and the drive is listed in the slot or among the spares that
-//!    its role says.
-//! 3. No two present drives of the array have one identity.
-//! 4. A rebuild checkpoint names a member that is being rebuilt, and a zone of the group.
-//! 5. A run begins no later than what it writes, and after the run before.
+//! 2. There is one entry per member. The drive is listed in the slot or among the spares, as its
+//!    role says.
+//! 3. No two present drives of the array have the same identity.
+//! 4. A rebuild checkpoint names a member that is being rebuilt, and a position within the group's
+//!    allocation chunks.
+//! 5. The first epoch of a run is at most the superblock's epoch, and above that of the run before.
 
 mod copies;
 mod disk;
@@ -39,13 +40,13 @@ pub const SPARES_MAX: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MemberState {
-    /// Holds everything it should.
+    /// Holds all its data.
     InSync = 1,
-    /// A replacement that is being filled; see [`Superblock::rebuild`].
+    /// A new drive that is being filled; see [`Superblock::rebuild`].
     Rebuilding = 2,
-    /// Not there, or what it holds is stale.
+    /// Absent, or its data is stale.
     Missing = 3,
-    /// Taken out because it failed.
+    /// Removed because it failed.
     Faulty = 4,
 }
 
@@ -69,44 +70,46 @@ impl MemberState {
 /// One slot of the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberEntry {
-    /// The drive in this slot, or the last one that was. [`Uuid::NIL`] only where a missing drive
-    /// was never known.
+    /// The drive in this slot, or the last one that was. [`Uuid::NIL`] only if the slot is missing
+    /// and its drive was never known.
     pub uuid: Uuid,
-    /// What that drive is worth.
+    /// State of that drive.
     pub state: MemberState,
 }
 
-/// What a drive is to its array.
+/// Role of a drive in its array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The member in this slot, from 0.
     Member(u16),
-    /// Waits to replace a member.
+    /// A spare that waits to replace a member.
     Spare,
 }
 
-/// How far the filling of a replacement has come.
+/// Progress of a rebuild.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rebuild {
     /// The slot being filled.
     pub member: u16,
-    /// Zones below this one are filled.
+    /// Allocation chunks below this one are filled.
     pub next_zone: u64,
 }
 
-/// What a crash in the middle of writes may cost. The numbers are those on the drive.
+/// How much a crash in the middle of writes may cost. The numbers are those on the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum CrashSafety {
-    /// No log. After a crash the syndromes are computed anew from the data; members that were lost
-    /// before, or are lost at the same time, take blocks with them that nobody was writing. Right
-    /// for levels without redundancy, and for data that can be made again.
+    /// No log. After a crash the parity is computed anew from the data. If a member was lost before
+    /// the crash, or is lost with it, blocks may be lost that were not being written. Suitable for
+    /// levels without redundancy, and for data that can be recreated.
     #[default]
     Off = 0,
-    /// Blocks that nobody was writing never change. Those under way are old or new, or an error if
-    /// a member is lost in the same crash and several strips of the stripe were being written.
+    /// Blocks that were not being written never change. Blocks under way are old or new. They are
+    /// an error only if a member is lost in the same crash and several strips of the stripe were
+    /// being written.
     On = 1,
-    /// As [`CrashSafety::On`], without the exception: partial and whole stripes are written twice.
+    /// Like [`CrashSafety::On`], without the exception: partial and whole stripes are written
+    /// twice.
     Strict = 2,
 }
 
@@ -114,7 +117,7 @@ impl CrashSafety {
     /// All of them.
     pub const ALL: [CrashSafety; 3] = [CrashSafety::Off, CrashSafety::On, CrashSafety::Strict];
 
-    /// The one with this number on a drive.
+    /// The variant with this number on a drive.
     pub fn from_number(number: u8) -> Option<CrashSafety> {
         CrashSafety::ALL.into_iter().find(|safety| *safety as u8 == number)
     }
@@ -136,7 +139,7 @@ pub struct Features {
     pub incompatible: u64,
     /// A program that does not know one of these may read, but must not write.
     pub read_only_compatible: u64,
-    /// A program that does not know one of these may write, and clears the bit when it writes a
+    /// A program that does not know one of these may write. It clears the bit when it writes a
     /// superblock.
     pub compatible: u64,
 }
@@ -149,46 +152,47 @@ impl Features {
         compatible: 0,
     };
 
-    /// Incompatible: a log is written, which has to be replayed after a crash. Set unless crash
+    /// Incompatible: a log is written, which must be replayed after a crash. Set unless crash
     /// safety is off.
     pub const LOG: u64 = 1;
 
-    /// Incompatible: whoever writes data or syndromes has to write their checksums, too. Only
+    /// Incompatible: a program that writes data or parity must write their checksums, too. Only
     /// together with a log.
     pub const CHECKSUMS: u64 = 2;
 
-    /// Incompatible: catalogues may be of version 2. Set before the first one is written, and then
-    /// for good: a program that knows version 1 alone would take an older copy for the newest.
+    /// Incompatible: catalogues may be of version 2. The bit is set before the first one is
+    /// written, and stays set. A program that knows only version 1 would otherwise take an older
+    /// copy for the newest.
     pub const CATALOGUE_2: u64 = 1 << 2;
 }
 
-/// What a drive says of itself and of its array.
+/// Identity and state of a drive and of its array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// Format version: [`SUPERBLOCK_VERSION`].
     pub version: u32,
     /// Features in use.
     pub features: Features,
-    /// The array.
+    /// Identity of the array.
     pub array: Uuid,
-    /// Its name, for people; see [`check_name`].
+    /// Name of the array, for people; see [`check_name`].
     pub name: String,
-    /// This drive.
+    /// Identity of this drive.
     pub drive: Uuid,
-    /// What this drive is to the array.
+    /// Role of this drive in the array.
     pub role: Role,
-    /// Grows with every change of the superblock; the highest one of an array is true. The first
-    /// is 1.
+    /// Grows with every change of the superblock. The highest epoch of an array is the valid one.
+    /// The first is 1.
     pub epoch: u64,
-    /// The array was stopped in order: no write was under way.
+    /// The array was stopped in order, with no write under way.
     pub clean: bool,
-    /// What a crash may cost.
+    /// How much a crash may cost.
     pub crash_safety: CrashSafety,
     /// Frames of the log with another generation mean nothing.
     pub log_generation: u64,
-    /// Who wrote this.
+    /// The run that wrote this superblock, and those before.
     pub runs: Runs,
-    /// How data is spread.
+    /// Level, members and strip size: how data is spread.
     pub shape: Shape,
     /// One entry per slot.
     pub members: Vec<MemberEntry>,
@@ -196,16 +200,16 @@ pub struct Superblock {
     pub spares: Vec<Uuid>,
     /// Where the regions of a member lie.
     pub layout: Layout,
-    /// The replacement being filled, if any.
+    /// Progress of the rebuild, if there is one.
     pub rebuild: Option<Rebuild>,
-    /// When the array was made, in seconds since 1970.
+    /// When the array was created, in seconds since 1970.
     pub created_unix_s: u64,
 }
 
 /// Why bytes are not a superblock that this program can use.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SuperblockError {
-    /// There is no superblock here, or fewer bytes than one.
+    /// The magic is missing, or there are fewer bytes than a superblock.
     #[error("not a Purlin superblock")]
     NotPurlin,
     /// The bytes were damaged or written only in part.
@@ -223,14 +227,14 @@ pub enum SuperblockError {
         /// The unknown bits.
         bits: u64,
     },
-    /// The checksum is right, but a field holds what cannot be.
+    /// The checksum is right, but a field is out of range.
     #[error("the field `{field}` of the superblock is invalid")]
     Invalid {
         /// Which field.
         field: &'static str,
     },
-    /// Head and tail are whole, and belong to different arrays or drives. Nobody can tell which
-    /// claim is true.
+    /// Head and tail are intact, but belong to different arrays or drives. It is impossible to tell
+    /// which of them is right.
     #[error("the head of the drive belongs to array {head}, its tail to array {tail}")]
     TwoArrays {
         /// Array of the copy at the head.
@@ -296,7 +300,7 @@ impl Superblock {
 /// with a letter or digit.
 ///
 /// # Errors
-/// The sentence to show.
+/// The rule that is broken, as a sentence to show.
 pub fn check_name(name: &str) -> Result<(), &'static str> {
     let bytes = name.as_bytes();
     let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();

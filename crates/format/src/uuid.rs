@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// 128 bits that name an array or a drive (RFC 9562). Written as `8-4-4-4-12` lower-case
+/// 128 bits that identify an array or a drive (RFC 9562). Written as `8-4-4-4-12` lower-case
 /// hexadecimal digits.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -16,7 +16,7 @@ pub struct Uuid([u8; 16]);
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{text}` is not a UUID: expected 8-4-4-4-12 hexadecimal digits")]
 pub struct BadUuid {
-    /// What was given.
+    /// The text that was given.
     pub text: String,
 }
 
@@ -29,7 +29,7 @@ impl Uuid {
         Uuid(bytes)
     }
 
-    /// A version 4 UUID from 16 random bytes (RFC 9562 section 5.4): six bits of them are replaced.
+    /// A version 4 UUID from 16 random bytes (RFC 9562 section 5.4): six of the bits are replaced.
     pub const fn from_random(mut bytes: [u8; 16]) -> Self {
         bytes[6] = bytes[6] & 0x0F | 0x40;
         bytes[8] = bytes[8] & 0x3F | 0x80;

@@ -1,4 +1,4 @@
-//! Which exports there can be.
+//! Which exports are valid.
 
 use super::{Catalogue, CatalogueError, DEVICE_DEPTH_MAX, ExportKind};
 
@@ -7,7 +7,7 @@ const NAMESPACE_MAX: u32 = 65_535;
 
 impl Catalogue {
     pub(super) fn check_exports(&self) -> Result<(), CatalogueError> {
-        // What is there once for each volume: an address, and a block device.
+        // Each volume has an address at most once, and at most one block device.
         let mut places = Vec::with_capacity(self.exports.len());
         let mut devices = Vec::new();
         let mut namespaces: Vec<(u32, u64)> = Vec::new();
@@ -38,7 +38,7 @@ impl Catalogue {
                     if !(1..=NAMESPACE_MAX).contains(&nsid) || !matches!(block_bytes, 512 | 4096) || !has_hosts {
                         return Err(CatalogueError::Namespace { nsid, block_bytes });
                     }
-                    // One or both of two.
+                    // A match in one of the two but not in both is a conflict.
                     let other = |known: &&(u32, u64)| (known.0 == nsid) != (known.1 == export.volume);
                     if let Some((nsid, _)) = namespaces.iter().find(other) {
                         return Err(CatalogueError::NamespaceTwice { nsid: *nsid });

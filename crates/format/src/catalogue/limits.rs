@@ -1,4 +1,4 @@
-//! How fast volumes may be used, and hosts may use exports: version 2 of the document.
+//! Rate limits of volumes, and of hosts on exports: version 2 of the document.
 
 use std::ops::RangeInclusive;
 
@@ -7,38 +7,38 @@ use serde::{Deserialize, Serialize};
 use super::exports::is_host;
 use super::{Catalogue, CatalogueError, ExportKind};
 
-/// Requests for each second that a limit may be.
+/// Allowed values of a limit in requests per second.
 pub const LIMIT_IOPS: RangeInclusive<u64> = 1..=1_000_000_000;
 
-/// Bytes for each second that a limit may be, up to 1 TiB.
+/// Allowed values of a limit in bytes per second, up to 1 TiB/s.
 pub const LIMIT_BYTES_PER_S: RangeInclusive<u64> = 1..=1 << 40;
 
-/// Milliseconds of a limit that may be used at once. Below 10 a timer that fires late would cost
-/// throughput; above an hour it is hardly a limit.
+/// Allowed bursts in milliseconds. Below 10 ms, a timer that fires late would cost throughput.
+/// Above an hour, the limit has hardly any effect.
 pub const LIMIT_BURST_MS: RangeInclusive<u64> = 10..=3_600_000;
 
-/// How fast something may be used. The field names are those of the JSON document.
+/// A rate limit. The field names are those of the JSON document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitRecord {
-    /// What it holds for.
+    /// The subject of the limit.
     pub of: LimitOf,
-    /// Requests for each second, within [`LIMIT_IOPS`]. None: as many as there are.
+    /// Requests per second, within [`LIMIT_IOPS`]. None: unlimited.
     pub iops: Option<u64>,
-    /// Bytes for each second, within [`LIMIT_BYTES_PER_S`]. None: as many as there are.
+    /// Bytes per second, within [`LIMIT_BYTES_PER_S`]. None: unlimited.
     pub bytes_per_s: Option<u64>,
-    /// After a pause, what these many milliseconds allow may be used at once; within
-    /// [`LIMIT_BURST_MS`].
+    /// Burst size: after a pause, the allowance of this many milliseconds may be used at once.
+    /// Within [`LIMIT_BURST_MS`].
     pub burst_ms: u64,
 }
 
-/// What a limit holds for.
+/// The subject of a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum LimitOf {
     /// A volume, by its identity: all its exports together.
     Volume(u64),
-    /// A host's use of an export over NVMe/TCP: all its queues together.
+    /// One host on one export over NVMe/TCP: all its queues together.
     Host {
         /// Identity of the export.
         export: u64,
@@ -48,7 +48,7 @@ pub enum LimitOf {
 }
 
 impl LimitRecord {
-    /// The rule of its own that it breaks.
+    /// The rule that the record breaks on its own, without regard to the rest of the catalogue.
     fn broken_rule(&self) -> Option<&'static str> {
         let within = |value: Option<u64>, range: RangeInclusive<u64>| value.is_none_or(|value| range.contains(&value));
         if self.iops.is_none() && self.bytes_per_s.is_none() {

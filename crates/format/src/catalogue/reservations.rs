@@ -1,22 +1,22 @@
-//! Reservations of NVMe hosts, as far as they outlive a restart: version 2 of the document.
+//! Reservations of NVMe hosts that persist across restarts: version 2 of the document.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Catalogue, CatalogueError};
 
-/// Hosts that are registered with one volume, at most.
+/// Most hosts that are registered with one volume.
 const REGISTRANTS_MAX: usize = 256;
 
-/// Hosts that are registered with a volume as a namespace, and the reservation that one or all of
-/// them hold. The field names are those of the JSON document.
+/// Hosts that are registered with a volume (an NVMe namespace), and the reservation that one or all
+/// of them hold. The field names are those of the JSON document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReservationRecord {
     /// Identity of the volume.
     pub volume: u64,
-    /// How often registrations have changed, modulo 2^32.
+    /// Number of changes of the registrations, modulo 2^32.
     pub generation: u32,
-    /// The registered hosts, ascending.
+    /// The registered hosts, in ascending order.
     pub registrants: Vec<RegistrantRecord>,
     /// The reservation, if there is one.
     pub held: Option<HeldRecord>,
@@ -26,9 +26,9 @@ pub struct ReservationRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegistrantRecord {
-    /// Its identifier, in 32 hexadecimal digits.
+    /// Host identifier, 32 hexadecimal digits.
     pub host: String,
-    /// Its key, not 0.
+    /// Registration key, not 0.
     pub key: u64,
 }
 
@@ -36,14 +36,14 @@ pub struct RegistrantRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldRecord {
-    /// Its type by the number that NVMe has for it, 1 to 6.
+    /// Reservation type, 1 to 6 as NVMe numbers them.
     pub kind: u8,
-    /// The host that holds it. Types 5 and 6 are held by all that are registered, and have none.
+    /// The host that holds it. None for types 5 and 6, which all registrants hold.
     pub holder: Option<String>,
 }
 
 impl ReservationRecord {
-    /// The rule of its own that it breaks.
+    /// The rule that the record breaks on its own, without regard to the rest of the catalogue.
     fn broken_rule(&self) -> Option<&'static str> {
         let is_host =
             |host: &str| host.len() == 32 && host.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));

@@ -1,4 +1,4 @@
-//! Secrets that NVMe hosts prove themselves with: version 2 of the document.
+//! Secrets with which NVMe hosts authenticate: version 2 of the document.
 
 use std::fmt;
 
@@ -7,15 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::exports::is_host;
 use super::{Catalogue, CatalogueError};
 
-/// The longest secret in characters: 64 bytes and a checksum in base 64, with what stands around
-/// them.
+/// The longest secret in characters: 64 bytes and a checksum in base 64, plus prefix and suffix.
 const SECRET_CHARACTERS_MAX: usize = 103;
 
 /// The highest number of a Diffie-Hellman group.
 const DH_GROUP_MAX: u8 = 5;
 
-/// What a host has to prove itself with before it may use namespaces of the group's subsystem. It
-/// is there in the clear. The field names are those of the JSON document.
+/// The secrets with which a host authenticates before it may use namespaces of the group's
+/// subsystem. They are stored in the clear. The field names are those of the JSON document.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretRecord {
@@ -23,9 +22,10 @@ pub struct SecretRecord {
     pub host: String,
     /// The host's secret, as `DHHC-1:HH:BASE64:`.
     pub secret: String,
-    /// The subsystem's secret, the same way, for hosts that ask it to prove itself.
+    /// The subsystem's secret in the same form, for hosts that ask the subsystem to authenticate
+    /// too.
     pub controller_secret: Option<String>,
-    /// The Diffie-Hellman group by the number that NVMe has for it, 0 to 5.
+    /// The Diffie-Hellman group, 0 to 5 as NVMe numbers them.
     pub dh_group: u8,
 }
 

@@ -1,8 +1,8 @@
-//! A catalogue as bytes: a header block, then the JSON document, filled up with zeroes to a whole
+//! A catalogue as bytes: a header block, then the JSON document, padded with zeroes to a whole
 //! block.
 //!
-//! There are two slots on every member. A writer writes the slot that does not hold the newest
-//! copy. A reader takes the valid copy with the highest sequence over all members.
+//! Every member has two slots. A writer overwrites the slot that does not hold the newest copy. A
+//! reader takes the valid copy with the highest sequence over all members.
 
 use std::mem::{offset_of, size_of};
 
@@ -20,8 +20,8 @@ use crate::{BLOCK, COUNTER_MAX};
 /// Slots of the catalogue on every member.
 pub const CATALOGUE_SLOTS: u64 = 2;
 
-/// Newest version of the catalogue format that this crate reads. It writes the oldest that holds
-/// what is to be said: see [`Catalogue::version`].
+/// Newest version of the catalogue format that this crate reads. It writes the oldest version that
+/// can hold the content: see [`Catalogue::version`].
 pub const CATALOGUE_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"PurlinCT";
@@ -59,16 +59,16 @@ pub struct TooLarge {
     pub have: u64,
 }
 
-/// Why a slot holds no catalogue of this array.
+/// Why a slot does not hold a catalogue of this array.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SlotError {
-    /// There is no catalogue here, or fewer bytes than a header.
+    /// The magic is missing, or there are fewer bytes than a header.
     #[error("not a catalogue")]
     NotACatalogue,
     /// The header or the document was damaged or written only in part.
     #[error("the checksum of the catalogue's {part} does not match")]
     Checksum {
-        /// Which of the two.
+        /// `header` or `document`.
         part: &'static str,
     },
     /// Written by another version of Purlin.
@@ -83,7 +83,7 @@ pub enum SlotError {
         /// That array.
         array: Uuid,
     },
-    /// A sequence that nobody counts up to.
+    /// A sequence above [`COUNTER_MAX`], which counting never reaches.
     #[error("the sequence {found} of the catalogue is invalid")]
     Sequence {
         /// The sequence found.
@@ -98,7 +98,7 @@ pub enum SlotError {
     /// The checksums are right, but the document is not a catalogue.
     #[error("the document is not a catalogue: {reason}")]
     Document {
-        /// What is wrong, and where.
+        /// The parser's message: what is wrong, and where.
         reason: String,
     },
     /// The document breaks an invariant.
@@ -107,21 +107,21 @@ pub enum SlotError {
 }
 
 impl SlotError {
-    /// The copy is as it was written, and this program cannot read it: a newer one wrote it.
-    /// Whoever took such a copy for an absent one would take an older catalogue for the newest, or
-    /// none, and give away space that is in use.
+    /// The copy is intact, but this program cannot read it, because a newer version wrote it. Such
+    /// a copy must not count as absent: an older catalogue would be used, or none, and space that
+    /// is in use would be allocated again.
     pub fn is_whole(&self) -> bool {
         matches!(self, SlotError::UnknownVersion { .. } | SlotError::Document { .. } | SlotError::Invalid(_))
     }
 }
 
-/// The bytes of a slot, without what is left of it: a whole number of blocks.
+/// The bytes of a slot up to the end of the document, a whole number of blocks.
 ///
 /// # Errors
 /// [`TooLarge`] if they are more than `slot_bytes`.
 ///
 /// # Panics
-/// If the catalogue does not pass [`Catalogue::check`] for any group.
+/// If the catalogue does not pass [`Catalogue::check`] even for a group of unlimited capacity.
 pub fn encode_slot(catalogue: &Catalogue, array: &Uuid, sequence: u64, slot_bytes: u64) -> Result<Vec<u8>, TooLarge> {
     assert_eq!(catalogue.check(u64::MAX), Ok(()), "a catalogue is valid before it is written");
     let document = serde_json::to_vec(catalogue).expect("a catalogue has string keys only");
@@ -142,9 +142,9 @@ pub fn encode_slot(catalogue: &Catalogue, array: &Uuid, sequence: u64, slot_byte
     Ok(bytes)
 }
 
-/// Reads a slot: its sequence and the catalogue. What follows the document's last block is ignored.
+/// Reads a slot: its sequence and the catalogue. Bytes after the document's last block are ignored.
 ///
-/// Extents are not compared with the capacity of the group, which is not known here; see
+/// Extents are not compared with the capacity of the group, which is unknown here; see
 /// [`Catalogue::check`].
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Keys of TLS that NVMe hosts have to encrypt with: version 2 of the document.
+//! TLS keys with which NVMe hosts must encrypt: version 2 of the document.
 
 use std::fmt;
 
@@ -7,23 +7,24 @@ use serde::{Deserialize, Serialize};
 use super::exports::is_host;
 use super::{Catalogue, CatalogueError};
 
-/// The longest key in characters: 48 bytes and a checksum in base 64, with what stands around them.
+/// The longest key in characters: 48 bytes and a checksum in base 64, plus prefix and suffix.
 const KEY_CHARACTERS_MAX: usize = 89;
 
-/// Keys of a host that count at the same time: one that is exchanged, and the one that takes its
-/// place.
+/// Most keys of a host that are valid at the same time: during a key change, the old and the new
+/// one.
 const TLS_KEYS_MAX: usize = 2;
 
-/// With which keys a host has to encrypt before it may use namespaces of the group's subsystem.
-/// They are there in the clear. The field names are those of the JSON document.
+/// The keys with which a host must encrypt before it may use namespaces of the group's subsystem.
+/// They are stored in the clear. The field names are those of the JSON document.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsKeyRecord {
     /// NVMe qualified name of the host.
     pub host: String,
-    /// Its retained keys, as `NVMeTLSkey-1:00:BASE64:`, the newest first. 1 or 2.
+    /// Its retained keys, as `NVMeTLSkey-1:00:BASE64:`, newest first. 1 or 2.
     pub keys: Vec<String>,
-    /// The same keys, in the same order, as libnvme before 1.16 retains them. None, or as many.
+    /// The same keys, in the same order, as libnvme before 1.16 retains them. Empty, or one per
+    /// key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub old_libnvme_keys: Vec<String>,
 }

@@ -1,24 +1,24 @@
-//! How a group is to be looked after, and how far its scrub is: version 2 of the document.
+//! Maintenance settings of a group and the progress of its scrub: version 2 of the document.
 
 use serde::{Deserialize, Serialize};
 
 use super::CatalogueError;
 
-/// Seconds between scrubs unless somebody said otherwise: 30 days, as Linux distributions scrub
-/// their md arrays monthly.
+/// Seconds between scrubs unless the operator sets another interval: 30 days, as Linux
+/// distributions scrub their md arrays monthly.
 pub const SCRUB_EVERY_S_DEFAULT: u64 = 30 * 24 * 3600;
 
-/// What an operator chose for a group. The field names are those of the JSON document.
+/// Settings that an operator chose for a group. The field names are those of the JSON document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettingsRecord {
-    /// What rebuilds and scrubs leave of clients' latency: its 99th percentile in microseconds,
-    /// not 0. None: no target.
+    /// Latency target of clients that rebuilds and scrubs must respect: the 99th percentile in
+    /// microseconds, not 0. None: no target.
     pub client_p99_us: Option<u64>,
-    /// A member that stays far slower than the others gives its place to a spare.
+    /// Whether a member that stays far slower than the others is replaced by a spare.
     pub retire_slow: bool,
-    /// Seconds from the end of a scrub to the latest start of the next one, not 0. None: only on
-    /// request.
+    /// Most seconds from the end of a scrub to the start of the next one, not 0. None: scrubs run
+    /// only on request.
     pub scrub_every_s: Option<u64>,
 }
 
@@ -28,52 +28,53 @@ impl Default for SettingsRecord {
     }
 }
 
-/// A group's scrubs: the last one and the one under way.
+/// A group's scrubs: the last one and the current one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubRecord {
-    /// The last one that went through the whole group.
+    /// The last scrub that covered the whole group.
     pub last: Option<ScrubEnd>,
-    /// When one was stopped by request, in seconds since 1970: the next one is not due earlier than
-    /// after a whole interval.
+    /// When a scrub was stopped by request, in seconds since 1970. The next one is due a whole
+    /// interval later at the earliest.
     pub skipped_unix_s: Option<u64>,
-    /// The one that is under way or paused. Goes on after a restart.
+    /// The scrub that is running or paused. It continues after a restart.
     pub current: Option<ScrubPoint>,
 }
 
-/// A scrub that went through the whole group.
+/// A scrub that covered the whole group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubEnd {
     /// When it ended, in seconds since 1970.
     pub ended_unix_s: u64,
-    /// It put right what it could, rather than only report it.
+    /// Whether it repaired what it could, rather than only report it.
     pub repair: bool,
     /// Places where strips contradicted each other.
     pub found: u64,
-    /// Of those, how many were put right.
+    /// Number of those that were repaired.
     pub repaired: u64,
-    /// Ranges that could not be compared, because strips of them are lost or unreadable.
+    /// Ranges that could not be compared, because some of their strips are lost or unreadable.
     pub unchecked: u64,
 }
 
-/// How far a scrub is. What it did after this was written, it does again.
+/// Progress of a scrub, as of the last time it was written. Work done after that is repeated after
+/// a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubPoint {
-    /// When it was started, in seconds since 1970.
+    /// When it started, in seconds since 1970.
     pub started_unix_s: u64,
-    /// It puts right what it can, rather than only report it.
+    /// Whether it repairs what it can, rather than only report it.
     pub repair: bool,
-    /// It waits for an operator who lets it go on.
+    /// Whether it waits for an operator to resume it.
     pub paused: bool,
-    /// Byte of the group's logical space with whose stripe it goes on.
+    /// The scrub continues with the stripe of this byte of the group's logical space.
     pub next_byte: u64,
-    /// Bytes of members that were compared.
+    /// Bytes on members that were compared.
     pub compared_bytes: u64,
     /// Places where strips contradicted each other.
     pub found: u64,
-    /// Of those, how many were put right.
+    /// Number of those that were repaired.
     pub repaired: u64,
     /// Ranges that could not be compared.
     pub unchecked: u64,

@@ -23,12 +23,12 @@ pub(super) fn inspect(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     }
 }
 
-/// Name, place and bytes of a magic, place and length of a label, place of a UUID.
+/// Name, offset and bytes of a magic, offset and length of a label, offset of a UUID.
 type Magic = (&'static str, u64, &'static [u8], Option<(u64, usize)>, Option<u64>);
 
 const MAGICS: [Magic; 8] = [
     // Linux's `cache_sb`, in sector 8: magic at 24, uuid at 40, label at 72. bcachefs's `bch_sb`
-    // has the same beginning, with a uuid for users at 56.
+    // begins the same way, with the user-visible uuid at 56.
     (
         "bcache device",
         4120,
@@ -43,7 +43,8 @@ const MAGICS: [Magic; 8] = [
         Some((4168, 32)),
         Some(4152),
     ),
-    // The logical volume manager of VMware; the file system itself is further in than is looked.
+    // The logical volume manager of VMware; the file system itself starts beyond the inspected
+    // head.
     ("VMFS volume member", 1 << 20, b"\x0D\xD0\x01\xC0", None, None),
     // Linux documentation: admin-guide/device-mapper (vdo, dm-integrity, verity).
     ("VDO volume", 0, b"dmvdo001", None, None),
@@ -54,7 +55,7 @@ const MAGICS: [Magic; 8] = [
     ("Oracle ASM disk", 32, b"ORCLDISK", Some((40, 24)), None),
 ];
 
-/// Another array of this kind, by either copy of its superblock.
+/// Another Purlin array, found by either copy of its superblock.
 fn purlin(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     let Some(last_block) = medium.before_end(BLOCK as u64, BLOCK as u64).filter(|&at| at > 0) else { return };
     debug_assert_eq!(superblock_offsets(last_block + BLOCK as u64), Some([0, last_block]));
@@ -87,7 +88,7 @@ fn md_0_90(medium: &Medium<'_>, at: u64) -> Option<Foreign> {
     if !little && medium.be32(at)? != MD_MAGIC {
         return None;
     }
-    // Words are in the byte order of the machine that made the array.
+    // Words are in the byte order of the machine that created the array.
     let word = |offset| if little { medium.le32(at + offset) } else { medium.be32(at + offset) };
     let (level, drives) = (word(28)? as i32, word(40)?);
     let uuid = format!("{:08x}:{:08x}:{:08x}:{:08x}", word(20)?, word(52)?, word(56)?, word(60)?);
@@ -96,7 +97,7 @@ fn md_0_90(medium: &Medium<'_>, at: u64) -> Option<Foreign> {
 }
 
 fn md_1(medium: &Medium<'_>, version: &'static str, at: u64) -> Option<Foreign> {
-    // The superblock says where it lies, so that one version is not taken for another.
+    // The superblock states its own location, so one version is not taken for another.
     if medium.le32(at)? != MD_MAGIC || medium.le32(at + 4)? != 1 || medium.le64(at + 144)? != at / 512 {
         return None;
     }
@@ -129,8 +130,8 @@ fn luks(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     }
 }
 
-/// LVM2's `label_header` is in one of the first four sectors, the identity of the volume where it
-/// says.
+/// LVM2's `label_header` is in one of the first four sectors. It states where the identity of the
+/// volume is.
 fn lvm2(medium: &Medium<'_>) -> Option<Foreign> {
     let at =
         [0, 512, 1024, 1536].into_iter().find(|at| medium.has(*at, b"LABELONE") && medium.has(at + 24, b"LVM2 001"))?;
@@ -145,9 +146,9 @@ fn lvm2(medium: &Medium<'_>) -> Option<Foreign> {
     Some(Foreign { what: "LVM2 physical volume", detail: named("", &uuid), at })
 }
 
-/// ZFS On-Disk Specification, section 1.2: four labels of 256 KiB, two at each end; in each, a list
-/// of names and values at 16 KiB, and uberblocks in the second half, one per KiB or per larger
-/// power of two.
+/// ZFS On-Disk Specification, section 1.2: four labels of 256 KiB, two at each end. Each label has
+/// a list of names and values at 16 KiB, and uberblocks in its second half, one per KiB or per
+/// larger power of two.
 fn zfs(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     const LABEL_BYTES: u64 = 256 << 10;
     const UBERBLOCK_MAGIC: u64 = 0x00BA_B10C;
@@ -167,8 +168,8 @@ fn zfs(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     }
 }
 
-/// The list is XDR: a pair is two sizes, the name with its length before it, type 9 for a string,
-/// count 1, the string with its length before it; big endian words.
+/// The list is XDR with big-endian words. A pair is two sizes, the name preceded by its length,
+/// type 9 for a string, count 1, and the string preceded by its length.
 fn zfs_pool_name(medium: &Medium<'_>, label: u64) -> Option<String> {
     const PAIR: &[u8] = b"\0\0\0\x04name\0\0\0\x09\0\0\0\x01";
     let list = medium.bytes(label + (16 << 10), 112 << 10)?;
@@ -178,7 +179,7 @@ fn zfs_pool_name(medium: &Medium<'_>, label: u64) -> Option<String> {
     Some(medium.text(at + 4, len))
 }
 
-/// DRBD's internal meta data, `md_on_disk_08` and `_09`, big endian, in the last 4 KiB.
+/// DRBD's internal metadata, `md_on_disk_08` and `_09`, big endian, in the last 4 KiB.
 fn drbd(medium: &Medium<'_>) -> Option<Foreign> {
     let at = medium.before_end(4096, 4096)? + 60;
     let what = match medium.be32(at)? {
@@ -207,7 +208,7 @@ fn ddf(medium: &Medium<'_>) -> Option<Foreign> {
     Some(Foreign { what: "DDF RAID member", detail: format!("vendor {}", medium.text(at + 8, 8)), at })
 }
 
-/// Intel Matrix Storage: the anchor is the last sector but one.
+/// Intel Matrix Storage: the anchor is the second to last sector.
 fn imsm(medium: &Medium<'_>) -> Option<Foreign> {
     let places = [512, 4096].into_iter().filter_map(|sector| medium.before_end(2 * sector, sector));
     let at = places.into_iter().find(|&at| medium.has(at, b"Intel Raid ISM Cfg Sig. "))?;

@@ -3,8 +3,8 @@
 use super::medium::Medium;
 use super::{Foreign, named};
 
-/// File systems that a fixed magic at a fixed place tells, with the places of label (offset,
-/// length) and UUID.
+/// A file system that is identified by a fixed magic at a fixed offset, with the offsets of label
+/// (offset, length) and UUID.
 struct Magic {
     what: &'static str,
     at: u64,
@@ -24,7 +24,7 @@ const MAGICS: [Magic; 16] = [
         label: Some((65536 + 0x12B, 256)),
         uuid: Some(65536 + 0x20),
     },
-    // NTFS boot sector; the volume label is a file.
+    // OEM identifier of the boot sector.
     Magic { what: "ReFS file system", at: 3, magic: b"ReFS\0\0\0\0", label: None, uuid: None },
     Magic { what: "BitLocker volume", at: 3, magic: b"-FVE-FS-", label: None, uuid: None },
     // ECMA-119 section 8.4: the primary volume descriptor is sector 16 of 2 KiB.
@@ -89,8 +89,8 @@ pub(super) fn inspect(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     found.extend([udf(medium), swap(medium), nilfs2(medium), hfs_plus(medium)].into_iter().flatten());
 }
 
-/// Whether the first sector is the boot sector of a file system, which ends with the signature of
-/// an MBR.
+/// Whether the first sector is the boot sector of a file system, which ends with the same signature
+/// as an MBR.
 pub(super) fn is_boot_sector_of_file_system(medium: &Medium<'_>) -> bool {
     let others = [ntfs(medium, 3), exfat(medium), fat(medium)];
     others.iter().any(Option::is_some) || medium.has(3, b"ReFS\0\0\0\0") || medium.has(3, b"-FVE-FS-")
@@ -102,14 +102,15 @@ fn ext(medium: &Medium<'_>) -> Option<Foreign> {
     if medium.le16(AT + 0x38)? != 0xEF53 {
         return None;
     }
-    // Two bytes are little of a signature: the block size and the revision must make sense too.
+    // A magic of two bytes is weak evidence, so the block size and the revision must be plausible
+    // too.
     if medium.le32(AT + 0x18)? > 6 || medium.le32(AT + 0x4C)? > 1 {
         return None;
     }
     let (compatible, incompatible) = (medium.le32(AT + 0x5C)?, medium.le32(AT + 0x60)?);
     let read_only = medium.le32(AT + 0x64)?;
-    // Bits that only ext4 has: everything but filetype, recover, journal_dev, meta_bg and
-    // sparse_super, large_file.
+    // Feature bits that only ext4 has: all except filetype, recover, journal_dev and meta_bg
+    // (incompatible), and sparse_super, large_file and btree_dir (read-only compatible).
     let ext4 = incompatible & !0x1E != 0 || read_only & !0x7 != 0;
     let what = match () {
         () if incompatible & 0x8 != 0 => "external journal of ext3 or ext4",
@@ -157,7 +158,7 @@ fn exfat(medium: &Medium<'_>) -> Option<Foreign> {
 }
 
 /// Microsoft FAT specification 1.03, section 3: the type's name at 54 or 82 "is not used to
-/// determine the type", so the BIOS parameter block must make sense as well, and suffices.
+/// determine the type". So the BIOS parameter block must be plausible, and that suffices.
 fn fat(medium: &Medium<'_>) -> Option<Foreign> {
     let jump = matches!(medium.bytes(0, 3)?, [0xEB, _, 0x90] | [0xE9, _, _]);
     let bytes_per_sector = medium.le16(11)?;
@@ -188,8 +189,8 @@ fn udf(medium: &Medium<'_>) -> Option<Foreign> {
     Some(Foreign { what: "UDF file system", detail: String::new(), at })
 }
 
-/// Linux's swap header: a signature in the last 10 bytes of the first page, whatever the page size
-/// is.
+/// Linux's swap header: a signature in the last 10 bytes of the first page. Page sizes from 4 KiB
+/// to 64 KiB are tried.
 fn swap(medium: &Medium<'_>) -> Option<Foreign> {
     let signatures: [(&[u8], _); 6] = [
         (b"SWAPSPACE2", "Linux swap"),
@@ -207,7 +208,8 @@ fn swap(medium: &Medium<'_>) -> Option<Foreign> {
     Some(Foreign { what, detail: named(&medium.text(1052, 16), &medium.uuid(1036)), at })
 }
 
-/// Linux's `nilfs_super_block`, at 1024: two bytes of magic, so the revision must be right too.
+/// Linux's `nilfs_super_block`, at 1024: the magic has only two bytes, so the revision must match
+/// too.
 fn nilfs2(medium: &Medium<'_>) -> Option<Foreign> {
     if medium.le16(1024 + 6)? != 0x3434 || medium.le32(1024)? != 2 {
         return None;

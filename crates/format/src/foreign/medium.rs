@@ -1,8 +1,8 @@
-//! The parts of a drive that were read, by their addresses on it.
+//! The parts of a drive that were read, addressed by their offsets on the drive.
 
 use crate::uuid::Uuid;
 
-/// Head and tail of a drive. Everything outside of both reads as absent.
+/// Head and tail of a drive. All other bytes count as absent.
 pub(super) struct Medium<'a> {
     head: &'a [u8],
     tail: &'a [u8],
@@ -12,14 +12,14 @@ pub(super) struct Medium<'a> {
 
 impl<'a> Medium<'a> {
     pub(super) fn new(head: &'a [u8], tail: &'a [u8], drive_bytes: u64) -> Self {
-        // A caller that gives more than the drive has gave something else.
+        // A part that is larger than the drive cannot be a part of it and is ignored.
         let fits = |part: &'a [u8]| if part.len() as u64 <= drive_bytes { part } else { &[] };
         let (head, tail) = (fits(head), fits(tail));
         Medium { head, tail, tail_start: drive_bytes - tail.len() as u64, drive_bytes }
     }
 
-    /// Address of what lies `back` bytes before the end of the drive, its size first rounded down
-    /// to `unit`.
+    /// Address `back` bytes before the end of the drive, whose size is first rounded down to
+    /// `unit`.
     pub(super) fn before_end(&self, back: u64, unit: u64) -> Option<u64> {
         (self.drive_bytes / unit * unit).checked_sub(back)
     }
@@ -64,8 +64,8 @@ impl<'a> Medium<'a> {
         self.array(at).map(u64::from_le_bytes)
     }
 
-    /// The text at `at`, up to `len` bytes or a zero byte, without surrounding blanks; what cannot
-    /// be shown is replaced.
+    /// The text at `at`, up to `len` bytes or a zero byte, without surrounding blanks. Characters
+    /// that cannot be shown are replaced.
     pub(super) fn text(&self, at: u64, len: usize) -> String {
         let bytes = self.bytes(at, len).unwrap_or_default();
         let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -81,7 +81,8 @@ impl<'a> Medium<'a> {
         printable(&text)
     }
 
-    /// The UUID at `at` with its bytes in the order of its text. Empty if there is none.
+    /// The UUID at `at`, with its bytes in the order of its text. Empty if the UUID is nil or was
+    /// not read.
     pub(super) fn uuid(&self, at: u64) -> String {
         self.array(at)
             .map(Uuid::from_bytes)
@@ -100,7 +101,7 @@ impl<'a> Medium<'a> {
     }
 }
 
-/// Nothing that a drive holds may move the cursor of a terminal.
+/// Replaces control characters, so that text from a drive cannot move the cursor of a terminal.
 fn printable(text: &str) -> String {
     let safe = |character: char| if character.is_control() { char::REPLACEMENT_CHARACTER } else { character };
     text.trim().chars().map(safe).collect()

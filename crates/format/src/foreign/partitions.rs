@@ -8,7 +8,7 @@ const SECTORS: [u64; 2] = [512, 4096];
 
 const MBR_SIGNATURE_AT: u64 = 510;
 const MBR_TABLE_AT: u64 = 446;
-/// Says that the drive has a GPT.
+/// Type of the partition that protects a GPT from programs that know only the MBR.
 const MBR_TYPE_PROTECTIVE: u8 = 0xEE;
 
 pub(super) fn inspect(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
@@ -37,12 +37,12 @@ fn gpt(medium: &Medium<'_>, found: &mut Vec<Foreign>, what: &'static str, at: u6
     true
 }
 
-/// Entries in use, as far as the table was read.
+/// Entries in use, or `None` if the table was not read completely or is implausible.
 fn gpt_partitions(medium: &Medium<'_>, at: u64, sector: u64) -> Option<usize> {
     let table = medium.le64(at + 72)?.checked_mul(sector)?;
     let (count, size) = (u64::from(medium.le32(at + 80)?), u64::from(medium.le32(at + 84)?));
     // UEFI: an entry is 128 * 2^n bytes. Tables with more than 1024 entries do not occur, and would
-    // not be in the head.
+    // not fit in the head.
     if count > 1024 || !(128..=4096).contains(&size) {
         return None;
     }
@@ -55,8 +55,8 @@ fn partitions(count: usize) -> String {
     format!("{count} partition{}", if count == 1 { "" } else { "s" })
 }
 
-/// A boot sector ends like an MBR. It is one only with a table that says something, and without a
-/// file system in it.
+/// A boot sector ends with the same signature as an MBR. The sector is an MBR only if its table has
+/// used entries and the sector holds no file system.
 fn mbr(medium: &Medium<'_>, found: &mut Vec<Foreign>, has_gpt: bool) {
     if !medium.has(MBR_SIGNATURE_AT, &[0x55, 0xAA]) || is_boot_sector_of_file_system(medium) {
         return;

@@ -1,14 +1,14 @@
-//! Frames: what one write to one member's log holds.
+//! Frames: the unit in which a member's log is written.
 //!
 //! A *record* says which bytes of a stripe are about to be overwritten, and holds what is needed to
-//! put the stripe right if that is interrupted. Each member that has a share in it, its *part*,
-//! finds it in a frame of its own; a frame gathers the parts of many records.
+//! put the stripe right if that is interrupted. Each member that stores a *part* of the record
+//! finds it in a frame of its own. A frame gathers the parts of many records.
 //!
 //! ```text
-//! | head 80 | exceptions 8 .. | part 48 | entry 32 | checksums 4 .. | entry .. | part .. | ... | zeroes | payload, packed .. | zeroes |
-//!                                                                      up to 4096                  up to 4096
+//! | head 80 | exceptions 8 .. | part 48 | entry 32 | checksums 4 .. | entry .. | part .. | ...
+//! | zeroes up to 4096 | payload, packed .. | zeroes up to 4096 |
 //! ```
-//! The checksum is over the whole frame: a frame is there or it is not.
+//! The checksum covers the whole frame, so a frame that was written in part does not count.
 
 use std::mem::size_of;
 use std::ops::Range;
@@ -80,70 +80,71 @@ const _: () = {
     assert!(size_of::<DiskHead>() == 80 && size_of::<DiskPart>() == 48 && size_of::<DiskEntry>() == 32);
 };
 
-/// What a frame says besides its parts.
+/// The fields of a frame besides its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHead {
-    /// Grows with every assembly of the group: frames of an older one mean nothing. The superblock
-    /// has the current one.
+    /// Grows with every assembly of the group. Frames of an older generation mean nothing. The
+    /// superblock has the current one.
     pub generation: u64,
-    /// Byte on the member where the frame lies: a copy of it somewhere else means nothing.
+    /// Offset of the frame on the member. A copy of the frame at another offset means nothing.
     pub offset: u64,
-    /// Who wrote it. Records of different streams never meet in one unit within a generation.
+    /// The stream that wrote it. Within a generation, records of different streams never name the
+    /// same stripe group.
     pub stream: u32,
-    /// Columns that one checksum is over: a power of two from 512 to 4096. Columns that are written
-    /// later are whole pieces, so that each piece is of one record.
+    /// Columns that one checksum covers: a power of two from 512 to 4096. Later writes cover whole
+    /// pieces, so that each piece belongs to one record.
     pub piece_bytes: u32,
-    /// Records of this stream below this sequence number need no recovery, but for exceptions that
-    /// the frame names: what they announced is durable.
+    /// Records of this stream below this sequence number need no recovery, because their writes are
+    /// durable. The exceptions that the frame names may still need it.
     pub tail: u64,
 }
 
-/// A run of columns of one stripe in which the same strips are overwritten.
+/// A range of columns of one stripe in which the same strips are overwritten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// First column: bytes from the start of the unit on each member.
+    /// First column: bytes from the start of the stripe group on each member.
     pub x: u64,
-    /// Columns.
+    /// Number of columns.
     pub len: u32,
-    /// Data strips that are overwritten in place, a bit each. The base syndromes leave them out.
+    /// Data strips that are overwritten in place, one bit each. The partial parity excludes them.
     pub overwritten: u64,
-    /// Data strips whose drive is not to be trusted with them, since it lacked them or could not
-    /// read them: their content, new where it changes, is in the base syndromes only. Disjoint from
+    /// Data strips carried in parity, one bit each: their drive lacked them or could not read them.
+    /// Their content, new where it changes, is only in the partial parity. Disjoint from
     /// `overwritten`.
     pub restated: u64,
-    /// CRC-32C of the new content, of each piece of [`FrameHead::piece_bytes`] columns: of the
-    /// overwritten data strips in order, then of all syndromes. Empty where one overwritten strip
-    /// alone decides.
+    /// CRC-32C of the new content of each piece of [`FrameHead::piece_bytes`] columns: first the
+    /// overwritten data strips in order, then all parity strips. Empty if a single overwritten
+    /// strip decides alone.
     pub checksums: Vec<u32>,
 }
 
-/// A member's share of a record, to be written.
+/// A member's part of a record, to be written.
 #[derive(Debug, Clone)]
 pub struct PartData<'a> {
-    /// Number of the record in its stream.
+    /// Sequence number of the record in its stream.
     pub sequence: u64,
-    /// The unit.
+    /// The stripe group.
     pub unit: u64,
-    /// Strips whose members hold a part of the record, a bit for each strip of the stripe, data
+    /// Strips whose members hold a part of the record, one bit for each strip of the stripe, data
     /// strips first.
     pub holders: u64,
-    /// Strips whose members are in sync, a bit for each. Where a member is in sync that was not, a
-    /// rebuild has ended since, and the record needs no recovery.
+    /// Strips whose members are in sync, one bit each. If a member is in sync now and was not then,
+    /// a rebuild has ended since, and the record needs no recovery.
     pub in_sync: u64,
     /// The strip of this member.
     pub role: u16,
-    /// The same in all parts of the record.
+    /// Identical in all parts of the record.
     pub entries: &'a [Entry],
-    /// The payloads hold new content instead of base syndromes: of every entry, in each part that
-    /// of its strip (zeroes where a data strip is not overwritten). The overwritten strips and the
-    /// syndromes hold parts.
+    /// The payloads hold new content instead of partial parity. Each part has the new content of
+    /// its own strip for every entry (zeroes where a data strip is not overwritten). The
+    /// overwritten strips and the parity strips hold parts.
     pub whole: bool,
-    /// The base syndrome of this role, entry after entry, of those that have one: see
+    /// The partial parity of this role for each entry that has one, in order: see
     /// [`Entry::payload_len`].
     pub payload: &'a [u8],
 }
 
-/// A member's share of a record, as read.
+/// A member's part of a record, as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     /// See [`PartData::sequence`].
@@ -160,25 +161,25 @@ pub struct Part {
     pub entries: Vec<Entry>,
     /// See [`PartData::whole`].
     pub whole: bool,
-    /// Where in the frame's bytes the payload lies.
+    /// Range of the payload in the frame's bytes.
     pub payload: Range<usize>,
 }
 
 /// A frame as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it says of itself.
+    /// The head.
     pub head: FrameHead,
-    /// Records below the tail that may need recovery all the same.
+    /// Records below the tail that may need recovery nevertheless.
     pub exceptions: Vec<u64>,
     /// The parts, in order.
     pub parts: Vec<Part>,
-    /// Its length: a multiple of [`BLOCK`].
+    /// Length in bytes: a multiple of [`BLOCK`].
     pub len: usize,
 }
 
-/// What a log may name: the strips, stripe groups and bytes that its array has. A frame that names
-/// others is invalid, so they need no second check in a decoded frame.
+/// The ranges that frames may name: strips, stripe groups and bytes that exist in the array. A
+/// frame that names others is invalid, so a decoded frame needs no second check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogShape {
     /// Data strips of a stripe.
@@ -214,10 +215,10 @@ impl LogShape {
 }
 
 /// Why bytes are not a frame of this log. None of these is alarming by itself: a ring holds
-/// anything where no frame was written in this generation.
+/// arbitrary bytes where no frame was written in this generation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameError {
-    /// There is no frame here, or fewer bytes than it says.
+    /// The magic is missing, or there are fewer bytes than the frame's length.
     #[error("not a log frame")]
     NotAFrame,
     /// The bytes were damaged or written only in part.
@@ -229,7 +230,7 @@ pub enum FrameError {
         /// The version found.
         found: u32,
     },
-    /// Left behind by another array, or by this one before.
+    /// Left behind by another array, or by an older generation of this one.
     #[error("a log frame of another array or an older generation")]
     Stale,
     /// A copy of a frame that belongs elsewhere.
@@ -240,7 +241,7 @@ pub enum FrameError {
         /// Where it was found.
         expected: u64,
     },
-    /// The checksum is right, but a field holds what cannot be.
+    /// The checksum is right, but a field is out of range.
     #[error("the field `{field}` of the log frame is invalid")]
     Invalid {
         /// Which field.
@@ -249,26 +250,26 @@ pub enum FrameError {
 }
 
 impl Entry {
-    /// Says that older records for these columns do not apply any more, and nothing else.
+    /// The entry only says that older records for these columns do not apply any more.
     pub fn is_void(&self) -> bool {
         self.overwritten | self.restated == 0
     }
 
-    /// The base syndromes of this entry are in the payload: some data strip is not overwritten, so
-    /// that they are not zero. `data` is the number of data strips.
+    /// The payload has the partial parity of this entry. That is so if some data strip is not
+    /// overwritten; else the partial parity is zero. `data` is the number of data strips.
     pub fn has_base(&self, data: usize) -> bool {
         !self.is_void() && self.overwritten.count_ones() < data as u32
     }
 
-    /// Bytes of this entry in the payload of the part of a role: new content in all parts of a
-    /// *whole* record, else the base syndrome of a syndrome's part. `data` is the number of data
-    /// strips.
+    /// Bytes of this entry in the payload of a role's part. A *whole* record has new content in all
+    /// parts; otherwise the parts of parity strips have the partial parity. `data` is the number of
+    /// data strips.
     pub fn payload_len(&self, role: u16, whole: bool, data: usize) -> usize {
         let has_payload = whole || (usize::from(role) >= data && self.has_base(data));
         if has_payload { self.len as usize } else { 0 }
     }
 
-    /// Pieces that have checksums.
+    /// Number of pieces that have checksums.
     fn pieces(&self, piece_bytes: u32) -> usize {
         self.len.div_ceil(piece_bytes) as usize
     }
@@ -292,11 +293,11 @@ pub fn frame_len(parts: &[PartData<'_>]) -> usize {
     frame_meta_len(parts) + payload.next_multiple_of(BLOCK)
 }
 
-/// Most exceptions of a seal.
+/// Most exceptions of a checkpoint record.
 pub const EXCEPTIONS_MAX: usize = (BLOCK - size_of::<DiskHead>()) / 8;
 
-/// A frame without parts, which only says what needs no recovery: below the head's tail everything
-/// but `exceptions`.
+/// Encodes a checkpoint record: a frame without parts. It says that nothing below the head's tail
+/// needs recovery, except for `exceptions`.
 ///
 /// # Panics
 /// If there are more than [`EXCEPTIONS_MAX`] exceptions.
@@ -323,8 +324,8 @@ pub fn encode_frame(array: &Uuid, head: &FrameHead, parts: &[PartData<'_>], out:
     rest.fill(0);
 }
 
-/// Writes to `out` what is before the payloads of a frame. The whole frame is that, the payloads in
-/// order, and zeroes up to [`frame_len`].
+/// Writes the bytes before the payloads of a frame to `out`. The whole frame is these bytes, the
+/// payloads in order, and zeroes up to [`frame_len`].
 ///
 /// # Panics
 /// If `out` is not [`frame_meta_len`] bytes long.
@@ -394,10 +395,10 @@ fn encode(array: &Uuid, head: &FrameHead, exceptions: &[u64], parts: &[PartData<
 }
 
 impl Frame {
-    /// How long the frame is that may start with the first of `bytes`, which lie from `offset` on
-    /// the member: so much is needed to [`decode`](Frame::decode) it. A multiple of [`BLOCK`], as
-    /// the head says it and no checksum has confirmed. None where no frame of this generation
-    /// starts.
+    /// Length of the frame that may start with the first of `bytes`, which lie at `offset` on the
+    /// member. [`decode`](Frame::decode) needs that many bytes. It is a multiple of [`BLOCK`],
+    /// comes from the head, and is not confirmed by a checksum. None if no frame of this generation
+    /// starts here.
     pub fn announced_len(bytes: &[u8], array: &Uuid, generation: u64, offset: u64) -> Option<u64> {
         let (disk, _) = DiskHead::ref_from_prefix(bytes).ok()?;
         let is_ours = disk.magic == MAGIC
@@ -409,11 +410,11 @@ impl Frame {
         (is_ours && len >= BLOCK && len.is_multiple_of(BLOCK)).then_some(len as u64)
     }
 
-    /// Reads the frame that starts with the first of `bytes`, which lie from `offset` on the member
-    /// and go on at least to its end.
+    /// Reads the frame that starts with the first of `bytes`, which lie at `offset` on the member
+    /// and reach at least to the frame's end.
     ///
     /// # Errors
-    /// [`FrameError`]: there is no frame that counts.
+    /// [`FrameError`]: there is no valid frame.
     pub fn decode(
         bytes: &[u8],
         array: &Uuid,
@@ -428,7 +429,7 @@ impl Frame {
         if disk.version.get() != FRAME_VERSION {
             return Err(FrameError::UnknownVersion { found: disk.version.get() });
         }
-        // Before the checksum, which costs the most: rings are full of old frames.
+        // Checked before the checksum, which costs the most: rings are full of old frames.
         if disk.array != *array.as_bytes() || disk.generation.get() != generation {
             return Err(FrameError::Stale);
         }
@@ -496,7 +497,7 @@ impl Frame {
     }
 }
 
-/// No bit from `count` on.
+/// Whether no bit from `count` on is set.
 fn below(bits: u64, count: usize) -> bool {
     count >= 64 || bits >> count == 0
 }

@@ -1,8 +1,8 @@
-//! The list of lost blocks: ranges of the group whose content nobody knows any more, so that
-//! reading them is an error until they are written again.
+//! The list of lost blocks: ranges of the group whose content is unknown. Reading them is an error
+//! until they are written again.
 //!
-//! Two slots on every member, written in turn; the valid copy with the highest sequence counts.
-//! Without one, nothing is lost.
+//! Every member has two slots, written in turn. The valid copy with the highest sequence counts.
+//! Without a valid copy, nothing is lost.
 
 use std::mem::size_of;
 
@@ -14,7 +14,7 @@ use crate::COUNTER_MAX;
 use crate::checksum::crc32c_without;
 use crate::uuid::Uuid;
 
-/// Version of the list's format that this crate writes and reads.
+/// Version of the list format that this crate writes and reads.
 pub const LOST_VERSION: u32 = 1;
 
 /// Slots of the list.
@@ -57,8 +57,8 @@ const _: () = assert!(size_of::<DiskLost>() == LOST_SLOT_BYTES);
 pub struct LostBlocks {
     /// Grows with every version; 0 is the list that was never written.
     pub sequence: u64,
-    /// Offset in the group and length, in bytes; sorted, not empty, not overlapping. At most
-    /// [`LOST_RANGES_MAX`].
+    /// Offset in the group and length, in bytes. Ranges are sorted, not empty and do not overlap.
+    /// At most [`LOST_RANGES_MAX`].
     pub ranges: Vec<(u64, u64)>,
 }
 
@@ -80,7 +80,7 @@ pub enum LostError {
     /// Left behind by another array.
     #[error("a list of lost blocks of another array")]
     OtherArray,
-    /// The checksum is right, but the sequence or the ranges cannot be.
+    /// The checksum is right, but the sequence or the ranges are invalid.
     #[error("the list of lost blocks is invalid")]
     Invalid,
 }
@@ -89,7 +89,7 @@ impl LostBlocks {
     /// The bytes on a drive.
     ///
     /// # Panics
-    /// If the ranges break what [`LostBlocks::ranges`] says.
+    /// If the ranges break the rules of [`LostBlocks::ranges`].
     pub fn encode(&self, array: &Uuid) -> Vec<u8> {
         assert!(self.is_valid(), "ranges are valid before they are written");
         let mut disk = DiskLost::new_zeroed();

@@ -3,35 +3,36 @@
 use super::{Superblock, SuperblockError};
 use crate::BLOCK;
 
-/// Where the head and the tail copy lie on a drive of `drive_bytes`: in its first and its last
-/// whole block. `None` for a drive of fewer than two blocks: it has no room for two copies, so it
-/// cannot be a member.
+/// Offsets of the head and the tail copy on a drive of `drive_bytes`: its first and its last whole
+/// block. `None` for a drive of fewer than two blocks: it has no room for two copies, so it cannot
+/// be a member.
 pub fn superblock_offsets(drive_bytes: u64) -> Option<[u64; 2]> {
     let blocks = drive_bytes / BLOCK as u64;
     (blocks >= 2).then(|| [0, (blocks - 1) * BLOCK as u64])
 }
 
-/// What the two copies of one drive say together.
+/// The result of reading both copies of one drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copies {
     /// The newest valid copy.
     pub superblock: Superblock,
-    /// The copy at the head is damaged, absent or older: write it again, unless the array is
+    /// The copy at the head is damaged, absent or older. Write it again, unless the array is
     /// read-only.
     pub head_stale: bool,
-    /// The same of the copy at the tail.
+    /// The same for the copy at the tail.
     pub tail_stale: bool,
 }
 
-/// Reads both copies of a drive: the bytes at [`superblock_offsets`]. An unreadable copy is given
+/// Reads both copies of a drive: the bytes at [`superblock_offsets`]. An unreadable copy is passed
 /// as an empty slice.
 ///
-/// The valid one with the higher epoch counts; with equal epochs, the head, which is written last.
+/// The valid copy with the higher epoch counts. With equal epochs the head counts, which is written
+/// last.
 ///
 /// # Errors
-/// If both copies are bad: what is wrong with the one that says more. If one is good and the other
-/// is of an unknown version or has unknown features: that, since the unknown one may be the newer.
-/// [`SuperblockError::TwoArrays`] if both are good and belong to different arrays or drives.
+/// If both copies are bad: the more telling error of the two. If one copy is good and the other has
+/// an unknown version or unknown features: that error, since the unknown copy may be the newer.
+/// [`SuperblockError::TwoArrays`] if both are good but belong to different arrays or drives.
 pub fn newest(head: &[u8], tail: &[u8]) -> Result<Copies, SuperblockError> {
     match (Superblock::decode(head), Superblock::decode(tail)) {
         (Ok(head), Ok(tail)) if (head.array, head.drive) != (tail.array, tail.drive) => {
@@ -55,7 +56,7 @@ fn is_unknown(error: &SuperblockError) -> bool {
     matches!(error, SuperblockError::UnknownVersion { .. } | SuperblockError::UnknownFeatures { .. })
 }
 
-/// Orders errors by how much they say about what is on the drive.
+/// Orders errors by how much they tell about the content of the drive.
 fn telling(error: &SuperblockError) -> u8 {
     match error {
         SuperblockError::NotPurlin => 0,

@@ -20,10 +20,10 @@ pub const SUPERBLOCK_VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"PurlinSB";
 
-/// Slots of the region table; five are used at most. The others are for regions of later versions.
+/// Slots of the region table; at most five are used. The others are for regions of later versions.
 const REGION_SLOTS: usize = 16;
 
-/// In place of a member index: this drive is a spare, or no member is being rebuilt.
+/// Instead of a member index: this drive is a spare, or no member is being rebuilt.
 const NO_MEMBER: u16 = 0xFFFF;
 
 const FLAG_CLEAN: u16 = 1;
@@ -54,8 +54,8 @@ struct DiskRun {
     members: U64,
 }
 
-/// The first 16 bytes have this meaning in every version: magic, version, checksum over the whole
-/// block.
+/// The first 16 bytes have the same meaning in every version: magic, version, checksum over the
+/// whole block.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct DiskSuperblock {
@@ -176,8 +176,8 @@ impl Superblock {
     /// Reads a superblock from the first [`BLOCK`] bytes.
     ///
     /// # Errors
-    /// Anything but a superblock that this program can use; see [`SuperblockError`]. Unknown
-    /// read-only compatible features are no error: ask [`Superblock::is_read_only`].
+    /// [`SuperblockError`] for anything but a superblock that this program can use. Unknown
+    /// read-only compatible features are no error: see [`Superblock::is_read_only`].
     pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         let (disk, _) = DiskSuperblock::ref_from_prefix(bytes).map_err(|_| SuperblockError::NotPurlin)?;
         if disk.magic != MAGIC {
@@ -263,8 +263,7 @@ fn encode_layout(disk: &mut DiskSuperblock, layout: &Layout) {
     }
 }
 
-/// Kinds that this program does not know are skipped: what may not be ignored comes with a feature
-/// bit.
+/// Unknown kinds are skipped: a region that must not be ignored comes with a feature bit.
 fn decode_layout(disk: &DiskSuperblock) -> Result<Layout, SuperblockError> {
     let region = |kind: RegionKind, field| {
         let mut slots = disk.regions.iter().filter(|slot| slot.kind.get() == kind as u16);

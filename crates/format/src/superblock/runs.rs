@@ -1,40 +1,40 @@
-//! Runs: what tells a drive that was left behind from one that went on by itself.
+//! Runs tell a drive that was left behind from one that continued on its own.
 //!
-//! While an array runs, one leader writes all of its superblocks, and drives that do not take one
-//! are left with an older one. That may be one which came to nothing: it says that others left, and
-//! before it was on enough drives, the leader went on with those others. Of a single run all of
-//! them are one line, and the newest is true. Two runs that each had other drives at their start
-//! are two lines.
+//! While an array runs, one leader writes all of its superblocks. A drive that misses one keeps an
+//! older superblock. That older superblock may be one that never took effect: it says that other
+//! members left, but before it was on enough drives, the leader continued with those members. The
+//! superblocks of a single run form one line, and the newest counts. Two runs that had different
+//! drives at their start are two lines.
 
 use super::Superblock;
 
-/// One run of an array: from where it was made or assembled to its end. The next run with the same
-/// drives begins at a higher epoch, if this one wrote any; and one with others has other members.
-/// So no two runs that write are alike.
+/// One run of an array: from its creation or assembly to its end. The next run with the same drives
+/// begins at a higher epoch, if this one wrote any superblock; a run with other drives has other
+/// `members`. So no two runs that write are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Run {
     /// The first epoch that it writes. 0: unknown, as in arrays of older versions.
     pub first_epoch: u64,
-    /// The slots whose drives it had at its start: bit `i` for slot `i`.
+    /// The slots whose drives the run had at its start: bit `i` for slot `i`.
     pub members: u64,
 }
 
-/// How many runs a superblock names besides its own.
+/// Number of earlier runs that a superblock names.
 pub const RUNS_BEFORE: usize = 15;
 
-/// The run that wrote a superblock, and those before.
+/// The run that wrote a superblock, and the runs before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Runs {
     /// The run that wrote the superblock.
     pub this: Run,
-    /// The one that it took over from, the one that this took over from, and so on: what a run
-    /// wrote below [`Run::first_epoch`] of the next one was there when that began. Unknown ones at
-    /// the end.
+    /// The run that `this` took over from, the run that that one took over from, and so on. The
+    /// epochs that a run wrote below [`Run::first_epoch`] of its successor were on the drives when
+    /// the successor began. Unused entries at the end are unknown.
     pub before: [Run; RUNS_BEFORE],
 }
 
 impl Runs {
-    /// From this one backwards.
+    /// All runs, newest first.
     pub(super) fn all(&self) -> [Run; 1 + RUNS_BEFORE] {
         std::array::from_fn(|index| if index == 0 { self.this } else { self.before[index - 1] })
     }
@@ -45,8 +45,8 @@ impl Runs {
 }
 
 impl Superblock {
-    /// The runs that a run has to write which takes the array over from this superblock. `slots`:
-    /// those whose drives it has.
+    /// The runs that the next run must write if it takes the array over from this superblock.
+    /// `slots` are the slots whose drives it has.
     pub fn next_runs(&self, slots: impl Iterator<Item = usize>) -> Runs {
         let members = slots.fold(0, |bits, slot| bits | 1 << slot);
         let all = self.runs.all();
@@ -54,8 +54,8 @@ impl Superblock {
         Runs { this: Run { first_epoch: self.epoch + 1, members }, before }
     }
 
-    /// The older superblock is from the line that led to this one: nobody went on with it in
-    /// another. `false` where that is not known.
+    /// Whether the older superblock is from the line that led to this one, rather than from another
+    /// line. `false` if that is unknown.
     pub fn follows(&self, older: &Superblock) -> bool {
         let run = older.runs.this;
         if run.first_epoch == 0 || older.epoch > self.epoch {
@@ -69,7 +69,7 @@ impl Superblock {
         }
     }
 
-    /// Runs begin one after the other, and before what they write.
+    /// Each run begins after the one before it, and no later than this superblock's epoch.
     pub(super) fn runs_are_in_order(&self) -> bool {
         let is_unknown = |run: &Run| *run == Run::default();
         let in_order =
@@ -93,12 +93,11 @@ mod tests {
         let right = written(9, first.next_runs([2].into_iter()));
         for half in [&left, &right] {
             assert!(half.follows(&first) && half.check().is_ok());
-            // The run before went on after it was taken over, on drives that were not there.
+            // The previous run continued after it was taken over, on drives that were absent.
             assert!(!half.follows(&written(6, first.runs)));
         }
         assert!(!right.follows(&left) && !left.follows(&right));
-        // Runs that came to nothing, one after the other: the superblocks name so many, and no
-        // more.
+        // A series of further runs: the superblocks name this many earlier runs, and no more.
         let mut later = right.clone();
         for run in 0..RUNS_BEFORE {
             assert!(later.follows(&first) && !later.follows(&left), "{run} runs");

@@ -1,4 +1,4 @@
-//! The superblock as people read it.
+//! The superblock as text for people.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ impl fmt::Display for Role {
 }
 
 impl fmt::Display for Superblock {
-    /// One fact a line: a label of 14 columns, then the value. Ends without a line break.
+    /// One fact per line: a label of 14 columns, then the value. Ends without a line break.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layout = &self.layout;
         writeln!(formatter, "{:<14}{} {}", "array", self.name, self.array)?;
@@ -70,8 +70,8 @@ impl fmt::Display for Superblock {
     }
 }
 
-/// A size in the largest binary unit that leaves at least 1, with at most two decimals, and none
-/// that are zero.
+/// A size in the largest binary unit in which it is at least 1, with at most two decimals and no
+/// trailing zeroes.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
