@@ -1,4 +1,4 @@
-//! A code: so many data strips, so many syndromes.
+//! An erasure code: a number of data strips and a number of parity strips (syndromes).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -10,15 +10,15 @@ use crate::field::Multiplier;
 use crate::kernel::{self, Kernel, Operations, ROWS_MAX};
 use crate::transform::Transform;
 
-/// Bytes of each strip that [`Code::check`] and [`Code::locate`] encode and compare at a time:
-/// eight syndromes of this size lie on the stack.
+/// Bytes of each strip that [`Code::check`] and [`Code::locate`] encode and compare at a time.
+/// Eight parity blocks of this size fit on the stack.
 pub(crate) const CHECK_BYTES: usize = 2048;
 
-/// An erasure code over a stripe: `data_count` strips of data and `syndrome_count` strips computed
-/// from them, such that any `syndrome_count` lost strips can be computed from the others.
+/// An erasure code over a stripe: `data_count` data strips and `syndrome_count` parity strips
+/// computed from them. Any `syndrome_count` lost strips can be computed from the others.
 ///
 /// Cheap to clone, immutable, usable from every thread. Strips are numbered from 0: first the data,
-/// then the syndromes.
+/// then the parity strips.
 #[derive(Clone)]
 pub struct Code {
     inner: Arc<Inner>,
@@ -28,36 +28,37 @@ struct Inner {
     data_count: usize,
     syndrome_count: usize,
     kernel: Kernel,
-    /// The rows of the third syndrome on, where they are not a kernel function of their own (four
-    /// syndromes or more).
+    /// The matrix rows from the third parity strip on, for codes with four or more parity strips.
+    /// Codes with fewer have kernel functions of their own.
     higher: Option<Transform>,
-    /// For each data strip, its factor in each syndrome: `factors[data_index * syndrome_count..]`.
+    /// For each data strip, its factor in each parity strip:
+    /// `factors[data_index * syndrome_count..]`.
     factors: Box<[Multiplier]>,
 }
 
-/// Why there is no such code or decoder.
+/// Why a code or decoder is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CodeError {
     /// A code needs at least one data strip.
     NoData,
-    /// More than [`SYNDROMES_MAX`] syndromes.
+    /// More than [`SYNDROMES_MAX`] parity strips.
     TooManySyndromes {
-        /// The number asked for.
+        /// The number requested.
         syndromes: usize,
     },
-    /// More than [`STRIPS_MAX`] strips in all.
+    /// More than [`STRIPS_MAX`] strips in total.
     TooManyStrips {
-        /// The data strips asked for.
+        /// The number of data strips requested.
         data: usize,
-        /// The syndromes asked for.
+        /// The number of parity strips requested.
         syndromes: usize,
     },
-    /// More losses than syndromes.
+    /// More losses than parity strips.
     TooManyLosses {
         /// The number of lost strips.
         lost: usize,
-        /// What the code survives.
+        /// The number of losses that the code survives.
         syndromes: usize,
     },
     /// A strip index beyond the stripe.
@@ -72,7 +73,7 @@ pub enum CodeError {
         /// Its index.
         strip: usize,
     },
-    /// A strip to be reconstructed that is not among the lost ones.
+    /// A strip was requested that is not among the lost ones.
     NotLost {
         /// Its index.
         strip: usize,
@@ -108,17 +109,18 @@ impl fmt::Debug for Code {
 }
 
 impl Code {
-    /// The code of `data` data strips and `syndromes` syndromes, with this CPU's fastest kernel.
+    /// A code with `data` data strips and `syndromes` parity strips, with the fastest kernel of
+    /// this CPU.
     ///
     /// # Errors
     /// [`CodeError::NoData`]; [`CodeError::TooManySyndromes`] above [`SYNDROMES_MAX`];
-    /// [`CodeError::TooManyStrips`] above [`STRIPS_MAX`] strips in all.
+    /// [`CodeError::TooManyStrips`] above [`STRIPS_MAX`] strips in total.
     pub fn new(data: usize, syndromes: usize) -> Result<Code, CodeError> {
         Code::with_kernel(data, syndromes, kernel::chosen())
     }
 
-    /// As [`Code::new`], with a kernel of [`kernels`](crate::kernels), for tests and benchmarks.
-    /// Every kernel computes the same bytes.
+    /// As [`Code::new`], with a specific kernel of [`kernels`](crate::kernels), for tests and
+    /// benchmarks. Every kernel computes the same bytes.
     ///
     /// # Errors
     /// As [`Code::new`].
@@ -148,12 +150,12 @@ impl Code {
         self.inner.data_count
     }
 
-    /// The number of syndromes, which is the number of losses that the code survives.
+    /// The number of parity strips, which is the number of losses that the code survives.
     pub fn syndrome_count(&self) -> usize {
         self.inner.syndrome_count
     }
 
-    /// The number of strips, data and syndromes.
+    /// The number of strips, data and parity.
     pub fn strip_count(&self) -> usize {
         self.inner.data_count + self.inner.syndrome_count
     }
@@ -167,11 +169,12 @@ impl Code {
         self.inner.kernel.operations()
     }
 
-    /// Computes every syndrome from all the data; what `syndromes` held does not matter.
+    /// Computes every parity strip from all the data. The previous content of `syndromes` does not
+    /// matter.
     ///
     /// # Panics
-    /// If there are not [`data_count`](Code::data_count) strips of data and
-    /// [`syndrome_count`](Code::syndrome_count) of syndromes, or if not all strips are equally
+    /// If there are not [`data_count`](Code::data_count) data strips and
+    /// [`syndrome_count`](Code::syndrome_count) parity strips, or if not all strips are equally
     /// long.
     pub fn encode(&self, data: &[&[u8]], syndromes: &mut [&mut [u8]]) {
         assert_eq!(data.len(), self.data_count(), "data strips");
@@ -193,8 +196,8 @@ impl Code {
         }
     }
 
-    /// Four syndromes or more: P and Q, then the others, block by block so that the second pass
-    /// reads from the cache.
+    /// Four parity strips or more: computes P and Q, then the others. This is done block by block,
+    /// so that the second pass reads from the cache.
     fn encode_higher(&self, data: &[&[u8]], syndromes: &mut [&mut [u8]]) {
         const BLOCK_BYTES: usize = 4096;
         let higher = self.inner.higher.as_ref().expect("codes of four syndromes or more have them");
@@ -217,20 +220,21 @@ impl Code {
         }
     }
 
-    /// Changes the syndromes for one data strip that changes from `old` to `new`: `syndromes[j] ^=
-    /// c * (old ^ new)`.
+    /// Updates the parity for one data strip that changes from `old` to `new`:
+    /// `syndromes[j] ^= c * (old ^ new)`.
     ///
-    /// The strips may be parts of whole ones, as long as all are the same part.
+    /// The strips may be parts of whole ones, if all are the same part.
     ///
     /// # Panics
     /// If there is no data strip `data_index`, if there are not
-    /// [`syndrome_count`](Code::syndrome_count) syndromes, or if not all strips are equally long.
+    /// [`syndrome_count`](Code::syndrome_count) parity strips, or if not all strips are equally
+    /// long.
     pub fn update(&self, data_index: usize, old: &[u8], new: &[u8], syndromes: &mut [&mut [u8]]) {
         self.add(data_index, old, Some(new), syndromes);
     }
 
-    /// Adds one data strip to the syndromes: `syndromes[j] ^= c * data`. Zeroed syndromes to which
-    /// every data strip has been added, in any order, are those of [`encode`](Code::encode).
+    /// Adds one data strip to the parity: `syndromes[j] ^= c * data`. Adding every data strip to
+    /// zeroed parity, in any order, gives the result of [`encode`](Code::encode).
     ///
     /// # Panics
     /// As [`update`](Code::update).
@@ -260,7 +264,7 @@ impl Code {
         Decoder::new(self, lost, lost)
     }
 
-    /// As [`decoder`](Code::decoder), for only those lost strips that are `wanted`: a read from a
+    /// As [`decoder`](Code::decoder), but computes only the lost strips in `wanted`: a read from a
     /// stripe with several losses need not compute all of them.
     ///
     /// # Errors
@@ -270,7 +274,7 @@ impl Code {
         Decoder::new(self, lost, wanted)
     }
 
-    /// Whether the syndromes are those of the data. Stops at the first difference; needs no memory
+    /// Whether the parity matches the data. Stops at the first difference, and needs no memory
     /// besides the stack.
     ///
     /// # Panics
@@ -279,8 +283,8 @@ impl Code {
         self.visit_blocks(data, syndromes, |stored, computed| stored == computed)
     }
 
-    /// Encodes the data block by block and shows each block's stored syndromes and computed ones to
-    /// `visit`, until it answers `false`. Whether it never did.
+    /// Encodes the data block by block. Passes the stored and the computed parity of each block to
+    /// `visit`, until it returns `false`. Returns whether it never did.
     pub(crate) fn visit_blocks(
         &self,
         data: &[&[u8]],

@@ -1,10 +1,11 @@
-//! CRC-32C, the checksum of everything that Purlin keeps on drives: a remainder in GF(2)[x].
+//! CRC-32C, the checksum of everything that Purlin stores on drives: a remainder in GF(2)[x].
 //!
-//! The polynomial is that of Castagnoli, 0x1EDC6F41 (RFC 3720, section 12.1 and appendix B.4): bits
-//! are taken from the lowest of each byte on, the register begins as all ones, and is inverted at
-//! the end.
+//! The polynomial is that of Castagnoli, 0x1EDC6F41 (RFC 3720, section 12.1 and appendix B.4). Bits
+//! are taken from the lowest bit of each byte on. The register starts as all ones and is inverted
+//! at the end.
 //!
-//! The algorithm is written once, in [`fused`], over the [`fused::Fold`] of an instruction set.
+//! The algorithm is written once, in [`fused`], on top of the trait [`fused::Fold`], which each
+//! instruction set implements.
 
 mod fused;
 mod polynomial;
@@ -25,7 +26,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::detect;
 
-/// Bytes that [`crc32c_blocks`] makes one checksum of.
+/// Bytes per checksum of [`crc32c_blocks`].
 pub const CRC32C_BLOCK: usize = 4096;
 
 /// The loops of one instruction set.
@@ -36,14 +37,13 @@ struct Operations {
     name: &'static str,
     /// The register after some bytes, from the register before them. No inversion.
     append: unsafe fn(register: u32, bytes: &[u8]) -> u32,
-    /// The checksum of each block of [`CRC32C_BLOCK`] bytes; as many blocks as there are places for
-    /// sums.
+    /// The checksum of each block of [`CRC32C_BLOCK`] bytes, with one block per entry of `sums`.
     blocks: unsafe fn(bytes: &[u8], sums: &mut [u32]),
 }
 
 /// An implementation of CRC-32C that this CPU can run.
 ///
-/// [`crc32c`] uses the fastest; tests and benchmarks name one.
+/// [`crc32c`] uses the fastest; tests and benchmarks choose a specific one.
 #[derive(Clone, Copy)]
 pub struct Crc32cKernel(&'static Operations);
 
@@ -64,7 +64,7 @@ impl Crc32cKernel {
     /// [`crc32c_blocks`] with this kernel.
     ///
     /// # Panics
-    /// If there are not just as many bytes as blocks for `sums`.
+    /// If the length of `bytes` is not one block per entry of `sums`.
     #[inline]
     pub fn blocks(self, bytes: &[u8], sums: &mut [u32]) {
         assert_eq!(bytes.len(), sums.len() * CRC32C_BLOCK, "a block for each sum");
@@ -79,7 +79,7 @@ impl fmt::Debug for Crc32cKernel {
     }
 }
 
-/// A kernel, and the question whether this CPU can run it.
+/// A kernel, and the check whether this CPU can run it.
 type Candidate = (&'static Operations, fn() -> bool);
 
 /// Every kernel compiled for this architecture, fastest first.
@@ -95,17 +95,16 @@ static CANDIDATES: [Candidate; 2] = [(&neon::OPERATIONS, neon::runs_here), (&tab
 #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
 static CANDIDATES: [Candidate; 1] = [(&table::OPERATIONS, || true)];
 
-/// The kernels for CRC-32C that this CPU can run, fastest first; the last is always `"table"`.
+/// The CRC-32C kernels that this CPU can run, fastest first; the last is always `"table"`.
 pub fn crc32c_kernels() -> impl Iterator<Item = Crc32cKernel> {
     CANDIDATES.iter().filter(|(_, runs_here)| runs_here()).map(|(operations, _)| Crc32cKernel(operations))
 }
 
-/// The first of [`crc32c_kernels`], looked for once.
+/// The first of [`crc32c_kernels`], determined once.
 #[inline]
 fn chosen() -> Crc32cKernel {
     const UNKNOWN: usize = usize::MAX;
-    // Every thread that races here finds the same index, so the order of the stores does not
-    // matter.
+    // Every racing thread finds the same index, so the order of the stores does not matter.
     static CHOSEN: AtomicUsize = AtomicUsize::new(UNKNOWN);
     let mut index = CHOSEN.load(Ordering::Relaxed);
     if index == UNKNOWN {
@@ -125,7 +124,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc32c_append(0, bytes)
 }
 
-/// The CRC-32C of bytes of which `sum` is that of the first ones and `bytes` are the rest.
+/// The CRC-32C of a longer input: `sum` is the checksum of its first bytes, `bytes` are the rest.
 ///
 /// ```
 /// assert_eq!(gf::crc32c_append(gf::crc32c(b"1234"), b"56789"), gf::crc32c(b"123456789"));
@@ -138,7 +137,7 @@ pub fn crc32c_append(sum: u32, bytes: &[u8]) -> u32 {
 /// The CRC-32C of each block of [`CRC32C_BLOCK`] bytes, in order.
 ///
 /// # Panics
-/// If there are not just as many bytes as blocks for `sums`.
+/// If the length of `bytes` is not one block per entry of `sums`.
 #[inline]
 pub fn crc32c_blocks(bytes: &[u8], sums: &mut [u32]) {
     chosen().blocks(bytes, sums);

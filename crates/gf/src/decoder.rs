@@ -1,4 +1,4 @@
-//! Lost strips from surviving ones.
+//! Computes lost strips from surviving ones.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -11,8 +11,8 @@ use crate::field::{Multiplier, inverse, multiply, power};
 use crate::kernel::SolvePq;
 use crate::transform::{Square, Transform, invert};
 
-/// How to compute certain lost strips of a stripe from surviving ones; made by [`Code::decoder`],
-/// for any number of stripes.
+/// A plan for computing certain lost strips of a stripe from surviving ones. Made by
+/// [`Code::decoder`]; usable for any number of stripes.
 #[derive(Clone)]
 pub struct Decoder {
     code: Code,
@@ -23,16 +23,16 @@ pub struct Decoder {
 
 #[derive(Clone)]
 enum Plan {
-    /// Nothing is wanted.
+    /// No strip is wanted.
     Nothing,
     /// The one wanted strip is the sum of the sources.
     Sum,
-    /// P and Q are wanted from all the data; with `swapped`, Q first.
+    /// P and Q are wanted, and all data is there; with `swapped`, Q first.
     Syndromes { swapped: bool },
-    /// Two data strips are wanted from the other data, P and Q; with `swapped`, the later one
-    /// first.
+    /// Two data strips are wanted, computed from the other data, P and Q; with `swapped`, the later
+    /// strip first.
     SolvePq { solve: Box<SolvePq>, swapped: bool },
-    /// Anything else.
+    /// All other cases.
     General(Transform),
 }
 
@@ -71,23 +71,23 @@ impl Decoder {
     }
 
     /// The strips to read: exactly [`data_count`](Code::data_count) of them, ascending. They are
-    /// the surviving data strips and, for the lost ones, the first surviving syndromes.
+    /// the surviving data strips and, in place of the lost ones, the first surviving parity strips.
     pub fn sources(&self) -> &[usize] {
         &self.sources
     }
 
     /// The strips that [`reconstruct`](Decoder::reconstruct) computes, in the order in which they
-    /// were given to [`Code::decoder`], or as `wanted` to [`Code::decoder_for`].
+    /// were passed to [`Code::decoder`], or as `wanted` to [`Code::decoder_for`].
     pub fn lost(&self) -> &[usize] {
         &self.wanted
     }
 
-    /// Computes the lost strips: `sources` are the contents of [`sources`](Decoder::sources), `out`
-    /// becomes those of [`lost`](Decoder::lost), both in that order. The strips may be parts of
-    /// whole ones, as long as all are the same part.
+    /// Computes the lost strips. `sources` has the content of the strips
+    /// [`sources`](Decoder::sources), `out` receives that of the strips [`lost`](Decoder::lost),
+    /// both in that order. The strips may be parts of whole ones, if all are the same part.
     ///
     /// # Panics
-    /// If the number of strips differs from those, or not all strips are equally long.
+    /// If the number of strips differs from those lists, or not all strips are equally long.
     pub fn reconstruct(&self, sources: &[&[u8]], out: &mut [&mut [u8]]) {
         assert_eq!(sources.len(), self.sources.len(), "sources");
         assert_eq!(out.len(), self.wanted.len(), "lost strips");
@@ -108,8 +108,7 @@ impl Decoder {
             (Plan::SolvePq { solve, swapped }, [first, second]) => {
                 let (x, y) = if *swapped { (second, first) } else { (first, second) };
                 let [data @ .., p, q] = sources else { unreachable!("P and Q are sources") };
-                // SAFETY: as above; x < y, and both are among the data with which `data` would be
-                // complete.
+                // SAFETY: as above; x < y, and `data` lacks exactly these two data strips.
                 unsafe { (operations.solve_pq)(solve, data, p, q, x, y) }
             }
             (Plan::General(transform), out) => transform.apply(operations, sources, out),
@@ -142,11 +141,11 @@ fn plan(code: &Code, lost: &[usize], wanted: &[usize], sources: &[usize]) -> Pla
     Plan::General(Transform::new(&matrix, data_count))
 }
 
-/// For each wanted strip, its coefficient for each source.
+/// The coefficients of each wanted strip, one per source.
 ///
-/// With B the coefficients of the u lost data strips in the u syndromes among the sources, those
-/// syndromes less what the surviving data give to them are B times the lost data; so the inverse of
-/// B gives the lost data, and from these follow the lost syndromes.
+/// Let B be the coefficients of the u lost data strips in the u parity strips among the sources.
+/// These parity strips minus the contribution of the surviving data are B times the lost data. So
+/// the inverse of B gives the lost data, and from it follow the lost parity strips.
 fn matrix(code: &Code, lost: &[usize], wanted: &[usize], sources: &[usize]) -> Vec<u8> {
     let data_count = code.data_count();
     let factor = |syndrome: usize, data: usize| coefficient(code.syndrome_count(), syndrome - data_count, data);
@@ -161,7 +160,7 @@ fn matrix(code: &Code, lost: &[usize], wanted: &[usize], sources: &[usize]) -> V
     }
     let inverse = invert(square, lost_data.len()).expect("every square submatrix of the code is invertible");
 
-    // Adds to `row` the lost data strip number `index`, `scale` times.
+    // Adds `scale` times the lost data strip number `index` to `row`.
     let add_lost_data = |row: &mut [u8], index: usize, scale: u8| {
         for (position, &syndrome) in syndromes.iter().enumerate() {
             let share = multiply(scale, inverse[index][position]);

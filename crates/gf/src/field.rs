@@ -1,7 +1,7 @@
 //! The field GF(2^8) with polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11D) and generator 2.
 //!
 //! The polynomial and the generator are those of Linux RAID 6 (H. P. Anvin, "The mathematics of
-//! RAID-6", section 1), so that P and Q are the same bytes. Addition is XOR. All tables are made at
+//! RAID-6", section 1), so P and Q are the same bytes. Addition is XOR. All tables are computed at
 //! compile time from [`double`] alone.
 
 /// x^8 reduced by the polynomial: 0x11D without its leading bit.
@@ -15,7 +15,7 @@ pub const fn double(a: u8) -> u8 {
     (a << 1) ^ (if a & 0x80 != 0 { REDUCTION } else { 0 })
 }
 
-/// `POWERS[n]` = 2^n, over two periods so that a sum of two logarithms needs no reduction.
+/// `POWERS[n]` = 2^n, over two periods, so that a sum of two logarithms needs no reduction.
 const POWERS: [u8; 2 * ORDER] = {
     let mut powers = [0u8; 2 * ORDER];
     let mut value = 1u8;
@@ -58,12 +58,12 @@ pub const fn multiply(a: u8, b: u8) -> u8 {
     POWERS[LOGARITHMS[a as usize] as usize + LOGARITHMS[b as usize] as usize]
 }
 
-/// The element whose product with `a` is 1. Panics when `a` is 0, which has none.
+/// The element whose product with `a` is 1. Panics when `a` is 0, which has no inverse.
 pub const fn inverse(a: u8) -> u8 {
     POWERS[ORDER - logarithm(a)]
 }
 
-/// One coefficient in the forms that the kernels multiply by.
+/// One coefficient, in the forms in which the kernels need it.
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
 pub struct Multiplier {

@@ -1,8 +1,8 @@
 //! The instruction sets that the loops are compiled for, and the choice among them.
 //!
-//! The algorithms are written once, in [`columns`], over a small [`lanes::Lanes`] trait: load,
-//! store, XOR, times two, times a constant. An instruction set is an implementation of that trait
-//! and a table of functions compiled with its features enabled.
+//! The algorithms are written once, in [`columns`], on top of a small trait, [`lanes::Lanes`]:
+//! load, store, XOR, times two, times a constant. An instruction set is an implementation of that
+//! trait and a table of functions that are compiled with its features enabled.
 
 mod columns;
 mod lanes;
@@ -22,16 +22,16 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::field::Multiplier;
 
-/// The most rows that one call of [`Operations::combine`] or [`Operations::accumulate`] may have:
-/// four accumulators of two vectors, two tables, a mask and the source fit into the sixteen
-/// registers of AVX2.
+/// The most rows in one call of [`Operations::combine`] or [`Operations::accumulate`]: four
+/// accumulators of two vectors, two tables, a mask and the source fit into the sixteen registers of
+/// AVX2.
 pub(crate) const ROWS_MAX: usize = 4;
 
 /// The loops of one instruction set.
 ///
 /// # Safety of every entry
 /// The CPU has the instruction set, and all strips of a call, sources and outputs, are equally
-/// long. Any length and any alignment will do. `data` is never empty.
+/// long. Any length and alignment is allowed. `data` is never empty.
 #[allow(clippy::type_complexity, reason = "a table of signatures; a name for each would only hide them")]
 pub(crate) struct Operations {
     pub name: &'static str,
@@ -43,7 +43,7 @@ pub(crate) struct Operations {
     pub pqr: unsafe fn(data: &[&[u8]], p: &mut [u8], q: &mut [u8], r: &mut [u8]),
     /// `out[r] = sum of factors[i * out.len() + r] * data[i]`; 1 to [`ROWS_MAX`] outputs
     pub combine: unsafe fn(factors: &[Multiplier], data: &[&[u8]], out: &mut [&mut [u8]]),
-    /// `out[r] ^= factors[r] * (a ^ b)`, `b` being zero when absent; 1 to [`ROWS_MAX`] outputs
+    /// `out[r] ^= factors[r] * (a ^ b)`, with b = 0 if absent; 1 to [`ROWS_MAX`] outputs
     pub accumulate: unsafe fn(factors: &[Multiplier], a: &[u8], b: Option<&[u8]>, out: &mut [&mut [u8]]),
     /// Two lost data strips from P and Q
     pub solve_pq: unsafe fn(solve: &SolvePq, data: &[&[u8]], p: &[u8], q: &[u8], x: &mut [u8], y: &mut [u8]),
@@ -53,9 +53,9 @@ pub(crate) struct Operations {
     pub is_zero: unsafe fn(a: &[u8]) -> bool,
 }
 
-/// How to get two lost data strips x < y from P and Q: with `p` and `q` the syndromes XORed with
-/// those of the surviving data, `Dx = p_factor * p ^ q_factor * q` and `Dy = p ^ Dx` (Anvin,
-/// section 4).
+/// Factors for computing two lost data strips x < y from P and Q. With `p` and `q` the stored P and
+/// Q XORed with those of the surviving data, `Dx = p_factor * p ^ q_factor * q` and `Dy = p ^ Dx`
+/// (Anvin, section 4).
 #[derive(Clone)]
 pub(crate) struct SolvePq {
     pub x: usize,
@@ -66,8 +66,8 @@ pub(crate) struct SolvePq {
 
 /// An implementation of the loops that this CPU can run.
 ///
-/// [`Code::new`](crate::Code::new) uses the fastest; tests and benchmarks name one with
-/// [`Code::with_kernel`](crate::Code::with_kernel).
+/// [`Code::new`](crate::Code::new) uses the fastest; tests and benchmarks choose a specific one
+/// with [`Code::with_kernel`](crate::Code::with_kernel).
 #[derive(Clone, Copy)]
 pub struct Kernel(&'static Operations);
 
@@ -112,7 +112,7 @@ impl PartialEq for Kernel {
 
 impl Eq for Kernel {}
 
-/// A kernel, and the question whether this CPU can run it.
+/// A kernel, and the check whether this CPU can run it.
 type Candidate = (&'static Operations, fn() -> bool);
 
 /// Every kernel compiled for this architecture, fastest first.
@@ -134,11 +134,10 @@ pub fn kernels() -> impl Iterator<Item = Kernel> {
 }
 
 /// The kernel that [`Code::new`](crate::Code::new), [`xor_into`](crate::xor_into) and
-/// [`is_zero`](crate::is_zero) use: the first of [`kernels`], looked for once.
+/// [`is_zero`](crate::is_zero) use: the first of [`kernels`], determined once.
 pub(crate) fn chosen() -> Kernel {
     const UNKNOWN: usize = usize::MAX;
-    // Every thread that races here finds the same index, so the order of the stores does not
-    // matter.
+    // Every racing thread finds the same index, so the order of the stores does not matter.
     static CHOSEN: AtomicUsize = AtomicUsize::new(UNKNOWN);
     let mut index = CHOSEN.load(Ordering::Relaxed);
     if index == UNKNOWN {

@@ -1,12 +1,12 @@
-//! Erasure codes for RAID stripes, and the checksum beside them: arithmetic in GF(2^8) and in
-//! GF(2)[x], and nothing of drives or I/O.
+//! Erasure codes for RAID stripes, and the CRC-32C checksum: arithmetic in GF(2^8) and in GF(2)[x].
+//! The crate knows nothing of drives or I/O.
 //!
-//! A stripe is some strips of data and some *syndromes* computed from them, all equally long. A
-//! [`Code`] computes the syndromes, keeps them right when data change, checks them, and names a
-//! strip that is wrong; a [`Decoder`] computes lost strips. As many strips may be lost as there are
-//! syndromes, whichever they are.
+//! A stripe has data strips and parity strips (*syndromes*) computed from them, all equally long. A
+//! [`Code`] computes the parity, updates it when data changes, checks it, and identifies a strip
+//! that is wrong. A [`Decoder`] computes lost strips. As many strips may be lost as there are
+//! parity strips, in any combination.
 //!
-//! | syndromes | code |
+//! | parity strips | code |
 //! |---|---|
 //! | 0 | none |
 //! | 1 | P: XOR |
@@ -14,8 +14,8 @@
 //! | 3 | P, Q and R, with the powers of 1, 2 and 4 |
 //! | 4 to 8 | P, Q and the rows of a Cauchy matrix |
 //!
-//! `docs/format/parity.md` gives the coefficients, vectors to check by hand, and says how to decode
-//! by hand; [`coefficient`] is the definition that everything here is made from.
+//! `docs/format/parity.md` gives the coefficients and test vectors, and says how to decode by hand.
+//! [`coefficient`] is the definition that everything here is derived from.
 //!
 //! ```
 //! let code = gf::Code::new(3, 2)?;
@@ -34,10 +34,11 @@
 //! [`crc32c`] is the checksum of all blocks and structures on drives.
 //!
 //! # Kernels
-//! The loops exist for AVX-512 with GFNI, AVX2, NEON and plain registers, those of the checksum for
-//! AVX-512 and AVX2 with VPCLMULQDQ, SSE4.2 with PCLMULQDQ, NEON with PMULL, and by table. The
-//! fastest that the CPU has is chosen once, and [`kernels`] and [`crc32c_kernels`] list them so
-//! that tests and benchmarks can name one. `README.md` says which has been run where.
+//! The loops exist for AVX-512 with GFNI, AVX2, NEON and general registers. Those of the checksum
+//! exist for AVX-512 and AVX2 with VPCLMULQDQ, SSE4.2 with PCLMULQDQ, NEON with PMULL, and with a
+//! table. The fastest that the CPU supports is chosen once. [`kernels`] and [`crc32c_kernels`] list
+//! all that it supports, so that tests and benchmarks can choose one. `README.md` says which has
+//! been run where.
 
 #![no_std]
 
@@ -67,7 +68,7 @@ pub fn xor_into(dst: &mut [u8], src: &[u8]) {
     kernel::chosen().xor_into(dst, src);
 }
 
-/// Whether every byte is 0; so of no bytes, too.
+/// Whether every byte is 0, which includes an empty slice.
 pub fn is_zero(bytes: &[u8]) -> bool {
     kernel::chosen().is_zero(bytes)
 }

@@ -1,36 +1,36 @@
-//! Which strip is wrong, by the syndromes alone.
+//! Finds a wrong strip from the parity alone.
 
 use crate::code::Code;
 use crate::coefficient::{SYNDROMES_MAX, coefficient};
 use crate::field;
 
-/// What [`Code::locate`] says of a stripe.
+/// The result of [`Code::locate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The syndromes are those of the data.
+    /// The parity matches the data.
     Consistent,
-    /// Everything is explained by this one strip being wrong: an index from 0, first the data, then
-    /// the syndromes.
+    /// This one strip being wrong explains all differences. An index from 0: first the data strips,
+    /// then the parity strips.
     OneWrong(usize),
-    /// The syndromes are not those of the data, and no single strip explains it; or there is only
-    /// one syndrome.
+    /// The parity does not match the data, and no single wrong strip explains it; or there is only
+    /// one parity strip.
     Unknown,
 }
 
 impl Code {
-    /// Names the one strip that is wrong.
+    /// Identifies the one strip that is wrong.
     ///
-    /// Each column (the bytes at one offset) in which a syndrome differs is judged alone (Anvin,
-    /// "The mathematics of RAID-6", section 4): one differing syndrome is itself wrong; if all
-    /// differ, and by ratios that are those of one data strip's coefficients, that strip is wrong;
-    /// anything else is more than one strip. A strip is named only if every such column names the
-    /// same.
+    /// Each column (the bytes at one offset) in which the parity differs is judged alone (Anvin,
+    /// "The mathematics of RAID-6", section 4). If a single parity strip differs, it is wrong
+    /// itself. If all differ, by ratios that are those of one data strip's coefficients, that data
+    /// strip is wrong. Anything else means that several strips are wrong. A strip is named only if
+    /// every such column names the same strip.
     ///
-    /// What can be relied on: with m syndromes, a single wrong strip is always named if m >= 2. A
-    /// column in which 2 to m - 1 strips are wrong is never mistaken for one with a single wrong
-    /// strip. So with two syndromes, two wrong strips may be mistaken for a third, in a column with
-    /// a chance of about data_count in 255; to be named, it would have to be the same one in every
-    /// column. With one syndrome or none no strip can be named.
+    /// Guarantees with m parity strips: a single wrong strip is always named if m >= 2. A column in
+    /// which 2 to m - 1 strips are wrong is never mistaken for one with a single wrong strip. So
+    /// with two parity strips, two wrong strips may be mistaken for a third, with a chance of about
+    /// data_count in 255 per column; to be named, that third strip would have to be the same in
+    /// every column. With one parity strip or none, no strip can be named.
     ///
     /// # Panics
     /// As [`encode`](Code::encode).
@@ -64,8 +64,8 @@ impl Code {
         verdict
     }
 
-    /// The only strip whose being wrong explains these differences of the syndromes in one column,
-    /// not all zero.
+    /// The only strip that, if wrong, explains these parity differences of one column. They are not
+    /// all zero.
     fn wrong_strip(&self, differences: &[u8]) -> Option<usize> {
         if differences.len() < 2 {
             return None;

@@ -7,11 +7,11 @@ use crate::coefficient::{STRIPS_MAX, SYNDROMES_MAX};
 use crate::field::Multiplier;
 use crate::kernel::{Operations, ROWS_MAX};
 
-/// Bytes of each strip that are worked through before the next, where the sources are read more
-/// than once: 64 of them still fit into a second-level cache of 512 KiB.
+/// Bytes of each strip that are processed at a time if the sources are read more than once. 64
+/// blocks of this size still fit into a second-level cache of 512 KiB.
 const BLOCK_BYTES: usize = 4096;
 
-/// Rows of a matrix, in groups that a kernel call can take.
+/// Rows of a matrix, in groups that fit one kernel call.
 #[derive(Clone)]
 pub(crate) struct Transform {
     source_count: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Transform {
 #[derive(Clone)]
 struct Group {
     rows: usize,
-    /// `rows` factors for the first source, then for the second, ...
+    /// `rows` factors for the first source, then `rows` for the second, and so on.
     factors: Box<[Multiplier]>,
 }
 
@@ -30,7 +30,7 @@ impl Transform {
     pub fn new(matrix: &[u8], source_count: usize) -> Transform {
         let row_count = matrix.len() / source_count;
         assert_eq!(matrix.len(), row_count * source_count, "whole rows");
-        // Groups as even as can be: five rows as 3 + 2 keep more registers busy than 4 + 1.
+        // Groups are as even as possible: five rows as 3 + 2 keep more registers busy than 4 + 1.
         let group_count = row_count.div_ceil(ROWS_MAX);
         let mut groups = Vec::with_capacity(group_count);
         let mut first = 0;
@@ -46,8 +46,8 @@ impl Transform {
         Transform { source_count, groups: groups.into() }
     }
 
-    /// `out[r] = sum of matrix[r][i] * sources[i]`. All strips are equally long, by the caller's
-    /// check.
+    /// `out[r] = sum of matrix[r][i] * sources[i]`. The caller has checked that all strips are
+    /// equally long.
     pub fn apply(&self, operations: &Operations, sources: &[&[u8]], out: &mut [&mut [u8]]) {
         assert_eq!(sources.len(), self.source_count, "sources");
         assert_eq!(out.len(), self.groups.iter().map(|group| group.rows).sum::<usize>(), "outputs");
@@ -67,8 +67,8 @@ impl Transform {
             let mut rest = &mut out_blocks[..];
             for group in &self.groups {
                 let (rows, later) = rest.split_at_mut(group.rows);
-                // SAFETY: the operations run on this CPU; every block is `end - start` long, as
-                // slicing has checked.
+                // SAFETY: the operations run on this CPU; every block is `end - start` long,
+                // because slicing checks it.
                 unsafe { (operations.combine)(&group.factors, &source_blocks[..sources.len()], rows) };
                 rest = later;
             }
@@ -77,10 +77,10 @@ impl Transform {
     }
 }
 
-/// The inverse of a square matrix of at most [`SYNDROMES_MAX`] rows, by Gauss and Jordan; nothing
-/// if it is singular.
+/// The inverse of a square matrix of at most [`SYNDROMES_MAX`] rows, by Gauss-Jordan elimination;
+/// `None` if it is singular.
 ///
-/// Only the first `size` rows and columns are looked at.
+/// Only the first `size` rows and columns are used.
 pub(crate) fn invert(mut matrix: Square, size: usize) -> Option<Square> {
     use crate::field::{inverse, multiply};
 

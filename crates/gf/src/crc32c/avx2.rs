@@ -6,8 +6,8 @@ use super::fused::{Fold, operations};
 use super::polynomial::fold_factors;
 use super::sse::Xmm;
 
-// One register: its four cycles a product hide behind the six of two words. Measured on Zen 3,
-// docs/decisions/format-crc.md.
+// One register: its four cycles per product hide behind the six cycles of two words. Measured on
+// Zen 3, docs/decisions/format-crc.md.
 operations!("avx2-vpclmulqdq", Ymm, 1, 2, #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.2")]);
 
 #[derive(Clone, Copy)]

@@ -6,8 +6,8 @@ use super::fused::{Fold, operations};
 use super::polynomial::fold_factors;
 use super::sse::Xmm;
 
-// Four registers, since a product of this width takes eight cycles on Intel's; two words take the
-// streams six. By the tables of instructions, not measured.
+// Four registers, since a product of this width takes eight cycles on Intel CPUs; two words take
+// the streams six cycles. Chosen by instruction tables, not measured.
 operations!("avx512-vpclmulqdq", Zmm, 4, 2, #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.2")]);
 
 #[derive(Clone, Copy)]
@@ -37,8 +37,7 @@ impl Fold for Zmm {
 
     #[inline(always)]
     unsafe fn fold(self, factors: Zmm, next: Zmm) -> Zmm {
-        // SAFETY: the caller's promise. The two XORs become one VPTERNLOG by the compiler's own
-        // doing.
+        // SAFETY: the caller's promise. The compiler turns the two XORs into one VPTERNLOG.
         unsafe {
             let first = _mm512_clmulepi64_epi128::<0x00>(self.0, factors.0);
             let second = _mm512_clmulepi64_epi128::<0x11>(self.0, factors.0);

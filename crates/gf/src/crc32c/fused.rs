@@ -1,19 +1,20 @@
-//! Two ways to a CRC at the same time, on units of the CPU that do not get in each other's way.
+//! Computes a CRC in two ways at the same time, on separate execution units of the CPU.
 //!
 //! *Folding* (Gopal, Ozturk, Guilford and others, "Fast CRC Computation for Generic Polynomials
-//! Using PCLMULQDQ Instruction", Intel 2009): wide registers run over a message, and are taken
-//! further with each step by carry-less products. *Streams*: the CPU's instruction for CRC-32C
-//! takes a word at a time, each after the one before, so three runs through other parts of the
-//! message at once.
+//! Using PCLMULQDQ Instruction", Intel 2009): wide registers run over a message, and each step
+//! advances them with carry-less products. *Streams*: the CPU's CRC-32C instruction takes one word
+//! at a time, and each result depends on the one before. So three streams run over other parts of
+//! the message at once.
 //!
 //! ```text
-//! chunk:  | wide registers, all steps | first stream | second stream | third stream, some words longer |
+//! chunk:  | wide registers, all steps | stream 1 | stream 2 | stream 3, some words longer |
 //! ```
-//! At the end the four registers are taken to the end of the chunk by a product each, and added.
+//! At the end, the folded result and the first two streams are advanced to the end of the chunk by
+//! a product each. Then all four are added.
 
 use super::{CRC32C_BLOCK, polynomial, table};
 
-/// What is left after whole blocks goes through chunks of this size, and then word by word.
+/// The rest after whole blocks is processed in chunks of this size, and then word by word.
 const SMALL_CHUNK: usize = 512;
 
 /// Bytes of a word.
@@ -21,8 +22,8 @@ const WORD: usize = 8;
 
 /// A register of 128-bit lanes, each a piece of a message.
 ///
-/// The methods take on the features of the `#[target_feature]` function that they end up in, or
-/// have the same.
+/// The methods take on the features of the `#[target_feature]` function that they are inlined into,
+/// or have the same features.
 ///
 /// # Safety of every method
 /// The CPU has the instruction set. `load` reads [`Fold::BYTES`] bytes at any alignment.
@@ -35,7 +36,7 @@ pub(super) trait Fold: Copy {
     unsafe fn add_to_start(self, register: u64) -> Self;
     /// The factors of [`polynomial::fold_factors`], in each lane.
     unsafe fn factors(factors: [u64; 2]) -> Self;
-    /// Each lane taken further by its factors, and `next` added.
+    /// Each lane advanced by its factors, plus `next`.
     unsafe fn fold(self, factors: Self, next: Self) -> Self;
     /// All lanes folded into the last.
     unsafe fn last_lane(self) -> [u64; 2];
@@ -45,17 +46,17 @@ pub(super) trait Fold: Copy {
     unsafe fn product(a: u64, b: u32) -> u64;
 }
 
-/// How a chunk of `LEN` bytes is divided: in each step `WIDE` registers take as many pieces, and
-/// each stream `WORDS` words.
+/// The division of a chunk of `LEN` bytes: each step advances `WIDE` registers by one piece each,
+/// and each stream by `WORDS` words.
 struct Chunk<F, const WIDE: usize, const WORDS: usize, const LEN: usize>(F);
 
 impl<F: Fold, const WIDE: usize, const WORDS: usize, const LEN: usize> Chunk<F, WIDE, WORDS, LEN> {
-    /// The registers begin with pieces, before the first step.
+    /// Bytes of the first piece of each register, which is loaded before the first step.
     const WIDE_BYTES: usize = WIDE * F::BYTES;
     const STEPS: usize = (LEN - Self::WIDE_BYTES) / (Self::WIDE_BYTES + 3 * WORDS * WORD);
-    /// Where the streams begin.
+    /// Offset of the streams.
     const STREAMS: usize = (1 + Self::STEPS) * Self::WIDE_BYTES;
-    /// Words of the first and the second stream each.
+    /// Words of the first stream, and of the second.
     const STREAM_WORDS: usize = (LEN - Self::STREAMS) / (3 * WORD);
     const STREAM_BYTES: usize = Self::STREAM_WORDS * WORD;
     const THIRD_BYTES: usize = LEN - Self::STREAMS - 2 * Self::STREAM_BYTES;

@@ -4,20 +4,20 @@ use core::arch::aarch64::*;
 
 use super::fused::{Fold, operations};
 
-// Sixty-four bytes by folding and forty-eight by streams in each step. By the tables of
-// instructions, not measured.
+// Each step takes sixty-four bytes by folding and forty-eight by streams. Chosen by instruction
+// tables, not measured.
 operations!("neon-pmull", Quad, 4, 2, #[target_feature(enable = "neon,aes,crc")]);
 
-/// Whether the CPU has PMULL and CRC32: fields of ID_AA64ISAR0_EL1 (Arm ARM, D24.2), which Linux
-/// lets programs read since 4.11 (Documentation/arch/arm64/cpu-feature-registers.rst); the standard
+/// Whether the CPU has PMULL and CRC32: fields of ID_AA64ISAR0_EL1 (Arm ARM, D24.2). Linux lets
+/// programs read it since 4.11 (Documentation/arch/arm64/cpu-feature-registers.rst). The standard
 /// library's detection would tie the crate to `std`.
 pub(super) fn runs_here() -> bool {
-    // Elsewhere, and under Miri, what the build enables is what there is.
+    // On other systems, and under Miri, the features enabled in the build are taken as present.
     if cfg!(miri) || cfg!(not(target_os = "linux")) {
         return cfg!(all(target_feature = "aes", target_feature = "crc"));
     }
     let features: u64;
-    // SAFETY: the kernel answers the read in place of the CPU; it touches nothing else.
+    // SAFETY: the kernel emulates the read; it touches nothing else.
     unsafe {
         core::arch::asm!("mrs {}, ID_AA64ISAR0_EL1", out(reg) features, options(pure, nomem, nostack, preserves_flags));
     }

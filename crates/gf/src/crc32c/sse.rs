@@ -4,8 +4,8 @@ use core::arch::x86_64::*;
 
 use super::fused::{Fold, operations};
 
-// Two registers hide the latency of a product behind the streams'; three words a step, since many
-// CPUs start a product only in every second cycle.
+// Two registers hide the latency of a product behind that of the streams. Three words per step,
+// since many CPUs start a product only every second cycle.
 operations!("sse4.2-pclmulqdq", Xmm, 2, 3, #[target_feature(enable = "sse4.2,pclmulqdq")]);
 
 #[derive(Clone, Copy)]

@@ -1,10 +1,10 @@
-//! A byte at a time, for CPUs that have nothing better, and for the last bytes of a message.
+//! One byte at a time, for CPUs without a faster kernel, and for the last bytes of a message.
 
 use super::{CRC32C_BLOCK, Operations, polynomial};
 
 pub(super) static OPERATIONS: Operations = Operations { name: "table", append, blocks };
 
-/// What the register becomes from each value of its lowest byte, with 8 bits of zeroes after it.
+/// The register after its lowest byte is shifted out with 8 zero bits, for each value of that byte.
 static AFTER_BYTE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;

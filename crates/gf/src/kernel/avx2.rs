@@ -12,9 +12,9 @@ pub(super) struct Ymm(__m256i);
 
 impl Lanes for Ymm {
     const BYTES: usize = 32;
-    /// The products of the low nibbles and of the high ones, each table in both halves.
+    /// The products of the low nibbles and of the high nibbles, each table in both 128-bit halves.
     type Factor = (__m256i, __m256i);
-    /// The low nibbles and the high ones.
+    /// The low nibbles and the high nibbles.
     type Multiplicand = (__m256i, __m256i);
 
     #[inline(always)]
@@ -37,13 +37,13 @@ impl Lanes for Ymm {
 
     #[inline(always)]
     unsafe fn fence() {
-        // SAFETY: a fence asks nothing of its caller.
+        // SAFETY: a fence has no preconditions.
         unsafe { _mm_sfence() };
     }
 
     #[inline(always)]
     unsafe fn prefetch_to_write(at: *const u8) {
-        // SAFETY: a prefetch never faults, whatever the address.
+        // SAFETY: a prefetch never faults, at any address.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) }
     }
 
@@ -75,7 +75,7 @@ impl Lanes for Ymm {
     unsafe fn double(self) -> Ymm {
         // SAFETY: the caller's promise.
         unsafe {
-            // A byte with its top bit set is a negative one.
+            // A byte with its top bit set is negative.
             let overflow = _mm256_cmpgt_epi8(_mm256_setzero_si256(), self.0);
             let reduction = _mm256_and_si256(overflow, _mm256_set1_epi8(field::REDUCTION as i8));
             Ymm(_mm256_xor_si256(_mm256_add_epi8(self.0, self.0), reduction))

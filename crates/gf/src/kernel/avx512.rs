@@ -1,8 +1,8 @@
 //! Sixty-four bytes at a time with AVX-512F and GFNI.
 //!
-//! GF2P8MULB multiplies modulo 0x11B, the polynomial of AES; a multiplication modulo 0x11D is
-//! linear over bits, so it goes through GF2P8AFFINEQB with the coefficient's bit matrix. Two XORs
-//! in a row become VPTERNLOG by the compiler's own doing.
+//! GF2P8MULB multiplies modulo 0x11B, the polynomial of AES. A multiplication modulo 0x11D is
+//! linear over bits, so it uses GF2P8AFFINEQB with the bit matrix of the coefficient. The compiler
+//! turns two XORs in a row into one VPTERNLOG.
 
 use core::arch::x86_64::*;
 
@@ -49,13 +49,13 @@ impl Lanes for Zmm {
 
     #[inline(always)]
     unsafe fn fence() {
-        // SAFETY: a fence asks nothing of its caller.
+        // SAFETY: a fence has no preconditions.
         unsafe { _mm_sfence() };
     }
 
     #[inline(always)]
     unsafe fn prefetch_to_write(at: *const u8) {
-        // SAFETY: a prefetch never faults, whatever the address.
+        // SAFETY: a prefetch never faults, at any address.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) }
     }
 

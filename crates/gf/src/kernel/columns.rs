@@ -1,12 +1,12 @@
-//! The algorithms, once for all instruction sets.
+//! The algorithms, written once for all instruction sets.
 //!
-//! Each walks the columns of a stripe (the bytes at one offset in every strip) `WIDE` registers at
-//! a time: it reads each strip of those columns once, keeps the results in registers and writes
-//! them once. What is left at the end is walked one register at a time, then byte by byte with the
-//! same code.
+//! Each function walks the columns of a stripe (the bytes at one offset in every strip), `WIDE`
+//! registers at a time. It reads each strip of those columns once, keeps the results in registers
+//! and writes them once. The rest is walked one register at a time, then byte by byte with the same
+//! code.
 //!
-//! P, Q and R are sums of g^i, g^2i times D_i; Horner's rule takes them from the last strip down,
-//! so that each step multiplies by 2 (or 4) only: `q = 2q ^ d`.
+//! P is the sum of D_i, Q that of g^i times D_i, R that of g^2i times D_i. Horner's rule computes Q
+//! and R from the last strip down, so each step multiplies only by 2 (or 4): `q = 2q ^ d`.
 //!
 //! # Safety of every function
 //! That of [`Operations`](super::Operations): the CPU has the instruction set of `L`, and all
@@ -18,8 +18,8 @@ use super::lanes::Lanes;
 use super::{ROWS_MAX, SolvePq};
 use crate::field::Multiplier;
 
-/// Runs `$walk::<L, WIDE>` over as many columns as it can, then one register at a time, then byte
-/// by byte. Each gets the first column and the end, and returns the first column that it left.
+/// Runs `$walk::<L, WIDE>` over as many columns as possible, then one register at a time, then byte
+/// by byte. Each walk gets the first column and the end, and returns the first column that it left.
 macro_rules! all_columns {
     ($columns:expr, $wide:expr, $walk:ident :: <$lanes:ident $(, $more:tt)*>, $($argument:expr),*) => {{
         let Range { start: mut at, end: length } = $columns;
@@ -37,10 +37,10 @@ macro_rules! all_columns {
     }};
 }
 
-/// `WIDE` registers from `strip` at `at`.
+/// Loads `WIDE` registers from `strip` at `at`.
 ///
-/// A loop and not `array::from_fn`, here and below: a closure has no target features and is not
-/// inlined, so that each register would take a call and a way through memory.
+/// This is a loop and not `array::from_fn`, here and below: a closure has no target features and is
+/// not inlined, so each register would need a call and go through memory.
 #[inline(always)]
 unsafe fn load<L: Lanes, const WIDE: usize>(strip: *const u8, at: usize) -> [L; WIDE] {
     // SAFETY: the caller has checked that `at + WIDE * L::BYTES` is within the strip.
@@ -53,7 +53,7 @@ unsafe fn load<L: Lanes, const WIDE: usize>(strip: *const u8, at: usize) -> [L; 
     }
 }
 
-/// With `STREAM`, `strip` at `at` is aligned to a register, and the caller fences.
+/// With `STREAM`, `strip` at `at` must be aligned to a register, and the caller must fence.
 #[inline(always)]
 unsafe fn store<L: Lanes, const WIDE: usize, const STREAM: bool>(values: [L; WIDE], strip: *mut u8, at: usize) {
     for (n, value) in values.into_iter().enumerate() {
@@ -65,44 +65,44 @@ unsafe fn store<L: Lanes, const WIDE: usize, const STREAM: bool>(values: [L; WID
     }
 }
 
-/// How far ahead of the column at hand the outputs are asked for: a store that misses the
-/// first-level cache holds up all that come after it. Nearer is too late, farther would drive out
-/// what has not been used yet.
+/// Distance from the current column at which outputs are prefetched. A store that misses the
+/// first-level cache delays all stores after it. A shorter distance is too late; a longer one would
+/// evict lines that have not been used yet.
 const WRITE_AHEAD_BYTES: usize = 512;
 
-/// Asks for the lines of `strip` that will be written some columns on.
+/// Prefetches the lines of `strip` that will be written some columns later.
 #[inline(always)]
 unsafe fn prefetch_to_write<L: Lanes, const WIDE: usize>(strip: *mut u8, at: usize) {
     const LINE_BYTES: usize = 64;
     if WIDE > 1 {
         for line in (0..WIDE * L::BYTES).step_by(LINE_BYTES) {
-            // SAFETY: the caller's promise; the address may lie beyond the strip, and is not used
-            // for anything else.
+            // SAFETY: the caller's promise. The address may lie beyond the strip; it is only
+            // prefetched.
             unsafe { L::prefetch_to_write(strip.wrapping_add(at + WRITE_AHEAD_BYTES + line)) };
         }
     }
 }
 
-/// From this size of a stripe on, syndromes are written around the cache: a second-level cache of
-/// 512 KiB, common among those with AVX2, does not hold them until they are needed, and they need
-/// not be fetched before they are written. `docs/decisions/gf-stores.md` has the measurements.
+/// Stripes of at least this size write their parity around the cache. A second-level cache of 512
+/// KiB, common among CPUs with AVX2, does not hold the parity until it is needed. And the lines
+/// need not be fetched before they are written. `docs/decisions/gf-stores.md` has the measurements.
 const STREAM_STRIPE_BYTES: usize = 512 << 10;
 
-/// Whether the outputs of an encoding go around the cache.
+/// Whether the outputs of an encoding bypass the cache.
 fn streams<L: Lanes>(data: &[&[u8]], outputs: &[*mut u8]) -> bool {
     let length = data[0].len();
     (data.len() + outputs.len()) * length >= STREAM_STRIPE_BYTES
         && outputs.iter().all(|strip| strip.addr().is_multiple_of(L::BYTES))
 }
 
-/// `all_columns` for `$walk` with a last constant `STREAM`: if `$streams`, as far as wide steps go,
-/// around the cache.
+/// `all_columns` for a `$walk` whose last constant is `STREAM`. If `$streams` is set, the wide
+/// steps bypass the cache.
 macro_rules! all_columns_streaming {
     ($streams:expr, $length:expr, $wide:expr, $walk:ident :: <$lanes:ident>, $($argument:expr),*) => {{
         let mut at = 0;
         if $streams {
-            // SAFETY: the caller's promise; `streams` has checked that the outputs are aligned, and
-            // every step is a multiple of that.
+            // SAFETY: the caller's promise. `streams` has checked that the outputs are aligned to a
+            // register, and every step is a multiple of a register.
             unsafe {
                 at = $walk::<$lanes, { $wide }, true>($($argument,)* at, $length);
                 $lanes::fence();
@@ -112,7 +112,7 @@ macro_rules! all_columns_streaming {
     }};
 }
 
-/// Each value made ready to be multiplied.
+/// Prepares each value for multiplication.
 #[inline(always)]
 unsafe fn multiplicands<L: Lanes, const WIDE: usize>(values: [L; WIDE]) -> [L::Multiplicand; WIDE] {
     // SAFETY: the caller's promise.
@@ -295,8 +295,8 @@ unsafe fn solve_pq_walk<L: Lanes, const WIDE: usize>(
             }
             let mut p: [L; WIDE] = load(syndromes[0], at);
             let mut q = [L::zero(); WIDE];
-            // A lost strip counts as zero: it adds nothing, but its step still multiplies what came
-            // before.
+            // A lost strip counts as zero: it adds nothing, but its step still multiplies the sum
+            // so far.
             pq_steps(above, &mut p, &mut q, at);
             double(&mut q);
             pq_steps(between, &mut p, &mut q, at);
@@ -481,7 +481,7 @@ pub(super) unsafe fn is_zero<L: Lanes>(a: &[u8]) -> bool {
     }
 }
 
-/// The first column that is left over, or nothing when a byte is not zero.
+/// The first column that is left over, or `None` if a byte is not zero.
 #[inline(always)]
 unsafe fn is_zero_walk<L: Lanes, const WIDE: usize>(a: *const u8, mut at: usize, end: usize) -> Option<usize> {
     while end - at >= WIDE * L::BYTES {

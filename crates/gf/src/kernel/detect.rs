@@ -1,12 +1,12 @@
-//! What an x86-64 CPU and its operating system offer, by CPUID and XGETBV; the standard library's
-//! detection would tie the crate to `std`.
+//! Features of an x86-64 CPU and its operating system, from CPUID and XGETBV. The standard
+//! library's detection would tie the crate to `std`.
 //!
 //! Intel SDM volume 1, sections 12.12 (SSE4.2, PCLMULQDQ), 14.3 (AVX), 14.7 (AVX2), 15.2 to 15.4
 //! (AVX-512); GFNI is CPUID.(7,0):ECX bit 8, VPCLMULQDQ bit 10.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 
-/// No state component but those that every x86-64 operating system saves.
+/// No state component beyond those that every x86-64 operating system saves.
 const XCR0_NONE: u64 = 0;
 /// State components that the operating system must save: XMM and YMM.
 const XCR0_AVX: u64 = 0b0000_0110;
@@ -22,7 +22,7 @@ const LEAF7_EBX_AVX512F: u32 = 1 << 16;
 const LEAF7_ECX_GFNI: u32 = 1 << 8;
 const LEAF7_ECX_VPCLMULQDQ: u32 = 1 << 10;
 
-/// What of CPUID and XCR0 has to be set.
+/// The bits of CPUID and XCR0 that must be set.
 #[derive(Default)]
 struct Needs {
     xcr0: u64,
@@ -32,7 +32,7 @@ struct Needs {
 }
 
 pub(crate) fn has_avx2() -> bool {
-    // Miri has no CPUID: there, what the build enables is what there is.
+    // Miri has no CPUID: there, the features enabled in the build are taken as present.
     if cfg!(miri) {
         return cfg!(target_feature = "avx2");
     }

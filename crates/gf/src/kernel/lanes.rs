@@ -1,11 +1,11 @@
-//! A register full of bytes, each an element of the field.
+//! A register full of bytes, each of them an element of the field.
 
 use crate::field::Multiplier;
 
-/// What the column loops need of an instruction set.
+/// The operations that the column loops need from an instruction set.
 ///
-/// The methods are `#[inline(always)]`, so that they take on the features of the
-/// `#[target_feature]` function that they end up in.
+/// The methods are `#[inline(always)]`, so they take on the features of the `#[target_feature]`
+/// function that they are inlined into.
 ///
 /// # Safety of every method
 /// The CPU has the instruction set. `load` reads and `store` writes `BYTES` bytes at any alignment.
@@ -19,17 +19,17 @@ pub(super) trait Lanes: Copy {
 
     unsafe fn load(from: *const u8) -> Self;
     unsafe fn store(self, to: *mut u8);
-    /// As `store`, around the cache if the instruction set can: `to` is aligned to `BYTES`, and
-    /// other threads see the bytes only after `fence`.
+    /// As `store`, but bypasses the cache if the instruction set can. `to` is aligned to `BYTES`,
+    /// and other threads see the bytes only after `fence`.
     #[inline(always)]
     unsafe fn stream(self, to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { self.store(to) }
     }
-    /// Puts what `stream` wrote before all that is written later.
+    /// Orders the writes of `stream` before all later writes.
     #[inline(always)]
     unsafe fn fence() {}
-    /// Asks for the cache line at `at`, which need not be memory of ours, to be written soon.
+    /// Prefetches the cache line at `at` for a write. The address need not be valid.
     #[inline(always)]
     unsafe fn prefetch_to_write(_at: *const u8) {}
     unsafe fn xor(self, other: Self) -> Self;
@@ -67,7 +67,7 @@ macro_rules! operations {
         };
 
         /// # Safety of every function
-        /// That of [`Operations`](crate::kernel::Operations), handed on as it is.
+        /// That of [`Operations`](crate::kernel::Operations), passed on unchanged.
         mod entry {
             use super::*;
             use crate::field::Multiplier;

@@ -12,9 +12,9 @@ pub(super) struct Quad(uint8x16_t);
 
 impl Lanes for Quad {
     const BYTES: usize = 16;
-    /// The products of the low nibbles and of the high ones.
+    /// The products of the low nibbles and of the high nibbles.
     type Factor = (uint8x16_t, uint8x16_t);
-    /// The low nibbles and the high ones.
+    /// The low nibbles and the high nibbles.
     type Multiplicand = (uint8x16_t, uint8x16_t);
 
     #[inline(always)]
@@ -57,7 +57,7 @@ impl Lanes for Quad {
     unsafe fn double(self) -> Quad {
         // SAFETY: the caller's promise.
         unsafe {
-            // A byte with its top bit set is a negative one.
+            // A byte with its top bit set is negative.
             let overflow = vcltzq_s8(vreinterpretq_s8_u8(self.0));
             let reduction = vandq_u8(overflow, vdupq_n_u8(field::REDUCTION));
             Quad(veorq_u8(vshlq_n_u8::<1>(self.0), reduction))

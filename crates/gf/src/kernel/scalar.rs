@@ -1,10 +1,10 @@
-//! Eight bytes in a general register, and the single byte with which every kernel finishes: for
-//! CPUs without a kernel of their own.
+//! Eight bytes in a general register, for CPUs without a vector kernel, and the single byte with
+//! which every kernel finishes.
 
 use super::lanes::{Lanes, operations};
 use crate::field::{self, Multiplier};
 
-/// Eight bytes, in a name that the macro can import.
+/// Eight bytes, under a name that the macro can import.
 type Word = u64;
 
 operations!("scalar", Word);
@@ -54,9 +54,9 @@ impl Lanes for u64 {
 
     #[inline(always)]
     unsafe fn double(self) -> u64 {
-        // A top bit, times two less itself moved to the bottom, is a whole byte of ones: 0x100 - 1.
-        // The carry beyond the highest byte falls out; no other is left over, as every byte's
-        // borrow is its own.
+        // For a byte with its top bit set, that bit shifted left by one, minus that bit moved to
+        // the bottom, is a byte of ones: 0x100 - 1. The carry out of the highest byte is dropped.
+        // No other carry remains, because each byte only borrows from its own.
         let overflow = self & each(0x80);
         let mask = (overflow << 1).wrapping_sub(overflow >> 7);
         ((self & each(0x7f)) << 1) ^ (mask & each(field::REDUCTION))
@@ -77,7 +77,7 @@ impl Lanes for u64 {
     unsafe fn add_product(self, factor: [u64; 8], value: u64) -> u64 {
         let mut sum = self;
         for (bit, product) in factor.into_iter().enumerate() {
-            // As in `double`, a bit becomes a byte of ones.
+            // As in `double`, each bit becomes a byte of ones.
             let set = (value >> bit) & each(1);
             sum ^= (set << 8).wrapping_sub(set) & product;
         }
