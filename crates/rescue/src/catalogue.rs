@@ -10,10 +10,11 @@ use crate::survey::Found;
 
 /// The catalogue of a group.
 pub(crate) struct Volumes {
-    /// The newest valid one; that of a new group, without any volume, where there never was one or
-    /// it cannot be used.
+    /// The newest valid copy. The default, without any volume, if there never was a copy or it
+    /// cannot be used.
     pub catalogue: Catalogue,
-    /// Why it cannot be used: every copy is damaged, or the newest one breaks a rule of the format.
+    /// Why the catalogue cannot be used: every copy is damaged, or the newest one breaks a rule of
+    /// the format.
     pub unknown: Option<String>,
     /// Valid copies on all members.
     pub copies: u64,
@@ -26,7 +27,7 @@ enum Slot {
 }
 
 impl Volumes {
-    /// Reads every copy, and says what is wrong with each.
+    /// Reads every copy and reports the damage of each.
     pub(crate) fn read(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Volumes {
         let layout = &group.superblock.layout;
         let mut slots: Vec<(usize, u64, Slot)> = Vec::new();
@@ -52,8 +53,8 @@ impl Volumes {
         let copies = slots.iter().filter(|(_, _, slot)| valid(slot).is_some()).count() as u64;
         let newest = slots.iter().filter_map(|(_, _, slot)| valid(slot)).max_by_key(|(sequence, _)| *sequence);
         let Some((sequence, catalogue)) = newest else {
-            // It is whole on every member before a volume exists: a member with neither slot says
-            // that there is none.
+            // The catalogue is intact on every member before a volume exists. So a member on which
+            // both slots are absent proves that there is no volume.
             let has_any =
                 |member| slots.iter().any(|(other, _, slot)| *other == member && !matches!(slot, Slot::Absent));
             if !group.present().all(has_any) {
@@ -86,14 +87,13 @@ impl Volumes {
             let message = format!("the newest catalogue breaks a rule: {why}");
             findings.push(Finding::group(group, Structure::Catalogue, message));
         }
-        // Nothing follows the extents of a catalogue that breaks a rule: they may lie outside of
-        // the group.
+        // A catalogue that breaks a rule is not used: its extents may lie outside the group.
         let catalogue = if unknown.is_none() { catalogue } else { Catalogue::default() };
         Volumes { catalogue, unknown, copies }
     }
 }
 
-/// A member has the newest catalogue, the same as everywhere.
+/// Reports a member that lacks the newest catalogue or whose copy differs.
 fn compare(
     group: &Group,
     drives: &[Found],
@@ -129,8 +129,8 @@ fn read_slot(group: &Group, drives: &[Found], member: usize, number: u64) -> Slo
     let offset = catalogue_slot_offset(layout, number);
     let mut bytes = vec![0; usize::try_from(catalogue_slot_bytes(layout)).expect("at most 1 MiB")];
     if group.read(drives, member, offset, &mut bytes).is_err() {
-        // What lies behind the document may be unreadable; behind what cannot be read the checksum
-        // does not fit.
+        // Blocks after the document may be unreadable. They are filled with 0xFF, so a document
+        // that reaches into them fails its checksum.
         for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {
             match group.read(drives, member, offset + (index * BLOCK) as u64, block) {
                 Err(error) if index == 0 => return Slot::Bad(format!("cannot be read: {}", plain(&error))),

@@ -1,4 +1,4 @@
-//! Whether everything is as the format says.
+//! Checks whether everything is as the format says.
 
 use format::MemberState;
 use serde::{Deserialize, Serialize};
@@ -13,19 +13,19 @@ use crate::parity::{ParityCheck, ParityCount};
 use crate::probe::SuperblockCopy;
 use crate::survey::{Found, Survey};
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReport {
     /// The groups that were checked.
     pub groups: Vec<CheckedGroup>,
     /// Everything that is wrong.
     pub findings: Vec<Finding>,
-    /// Whether everything that was named could be looked at: each drive was opened, and there is a
-    /// group on them.
+    /// Whether everything that was named could be checked: each drive was opened, and at least one
+    /// group was found.
     pub complete: bool,
 }
 
-/// A group, and how much of it was looked at.
+/// A group, and how much of it was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckedGroup {
     /// Its name.
@@ -34,13 +34,13 @@ pub struct CheckedGroup {
     pub uuid: String,
     /// Its members.
     pub member_count: u16,
-    /// Those that are there and used.
+    /// Members that are present and used.
     pub present_count: u16,
     /// Valid copies of superblocks on all its drives.
     pub superblock_copy_count: u64,
     /// Blocks of its allocation map.
     pub map_block_count: u64,
-    /// Valid copies of those on all members.
+    /// Valid copies of these blocks on all members.
     pub map_copy_count: u64,
     /// Valid copies of its catalogue on all members.
     pub catalogue_copy_count: u64,
@@ -48,14 +48,13 @@ pub struct CheckedGroup {
     pub volume_count: u64,
     /// Its log.
     pub log: LogCount,
-    /// The comparison of data and parity, if one was asked for.
+    /// The comparison of data and parity, if it was requested.
     pub parity: Option<ParityCount>,
-    /// Sentences for people, about what is not wrong but worth knowing.
+    /// Sentences for people about facts that are not errors but worth knowing.
     pub warnings: Vec<String>,
 }
 
-/// Checks every structure of everything that is on the drives and, with `parity`, all data that was
-/// ever written.
+/// Checks every structure on the drives and, with `parity`, all data that was ever written.
 pub fn check(survey: &Survey, parity: bool, progress: Progress<'_>) -> CheckReport {
     let mut findings = Vec::new();
     for unopened in &survey.unopened {
@@ -82,7 +81,7 @@ fn on_drive(name: &str, message: String) -> Finding {
     }
 }
 
-/// Both copies of the superblock are whole and the same.
+/// Reports copies of a drive's superblock that are damaged or differ.
 fn check_drive(survey: &Survey, found: &Found, findings: &mut Vec<Finding>) {
     let name = found.drive.name();
     let probe = &found.probe;
@@ -165,7 +164,7 @@ fn check_group(
     }
 }
 
-/// Every slot has its drive, and all drives say the same.
+/// Reports slots without a drive, and members whose superblocks disagree.
 fn check_members(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) {
     let newest = &group.superblock;
     if let Some((drive, other)) = group.divided {

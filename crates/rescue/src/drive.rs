@@ -1,23 +1,23 @@
-//! A drive that is read and never written.
+//! A drive that is opened for reading and never written.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Bytes that can be read at any offset, some of them maybe not.
+/// Bytes that can be read at any offset. Some of them may be unreadable.
 pub trait Medium {
-    /// How many there are.
+    /// Size in bytes.
     fn size_bytes(&self) -> u64;
 
     /// Fills `buf` with the bytes from `offset` on.
     ///
     /// # Errors
-    /// If not all of them can be read; what is in `buf` then means nothing.
+    /// If not all of them can be read. The content of `buf` is then undefined.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 }
 
-/// What a path leads to, whatever its name.
+/// The file or device that a path leads to, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
     File { device: u64, inode: u64 },
@@ -25,7 +25,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// `None` for what is neither a file nor a block device.
+    /// `None` if the path is neither a file nor a block device.
     pub(crate) fn of(metadata: &Metadata) -> Option<Node> {
         let kind = metadata.file_type();
         if kind.is_file() {
@@ -34,8 +34,8 @@ impl Node {
         kind.is_block_device().then(|| Node::Block { number: metadata.rdev() })
     }
 
-    /// Whether writing to one may change the other: they are the same, or one lies in the other, as
-    /// a loop device in its file or a partition in its disk.
+    /// Whether writing to one may change the other: they are the same, or one lies in the other,
+    /// like a loop device in its file or a partition in its disk.
     pub(crate) fn overlaps(self, other: Node) -> bool {
         let (own, others) = (self.with_what_it_lies_in(), other.with_what_it_lies_in());
         own.contains(&other) || others.contains(&self)
@@ -43,14 +43,16 @@ impl Node {
 
     fn with_what_it_lies_in(self) -> Vec<Node> {
         let mut all = vec![self];
-        // As many steps as there can be: a partition, its loop device, that one's file, and again.
+        // Follows all layers, for example: a partition, its loop device, that one's file. Stops at
+        // a node that was seen before.
         while let Some(below) = all.last().copied().and_then(Node::below).filter(|below| !all.contains(below)) {
             all.push(below);
         }
         all
     }
 
-    /// What a loop device or a partition lies in, as sysfs tells it (sysfs-block(5)).
+    /// The file or disk that contains a loop device or a partition, according to sysfs
+    /// (sysfs-block(5)).
     fn below(self) -> Option<Node> {
         let Node::Block { number } = self else { return None };
         let folder = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
@@ -90,9 +92,9 @@ impl Drive {
     /// Opens a block device or a file for reading.
     ///
     /// # Errors
-    /// What the system says, or that it is neither of the two.
+    /// The error of the system, or that the path is neither of the two.
     pub fn open(path: &Path) -> io::Result<Drive> {
-        // Before it is opened: a named pipe would wait for a writer.
+        // Checked before the open: opening a named pipe would wait for a writer.
         let node = Node::of(&std::fs::metadata(path)?);
         let node = node.ok_or_else(|| io::Error::other("neither a file nor a block device"))?;
         let mut file = File::open(path)?;
@@ -101,22 +103,22 @@ impl Drive {
         Ok(Drive { name: path.display().to_string(), medium, node: Some(node) })
     }
 
-    /// A drive over another medium.
+    /// A drive on another medium.
     pub fn new(name: &str, medium: Box<dyn Medium>) -> Drive {
         Drive { name: name.to_owned(), medium, node: None }
     }
 
-    /// Its name, for people.
+    /// Name of the drive, for people.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its size.
+    /// Size of the drive in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.medium.size_bytes()
     }
 
-    /// As [`Medium::read_at`]; what lies behind the end cannot be read.
+    /// As [`Medium::read_at`]. Bytes after the end of the drive cannot be read.
     ///
     /// # Errors
     /// As [`Medium::read_at`].
@@ -132,7 +134,7 @@ impl Drive {
     }
 }
 
-/// The system's words without its number: `Input/output error (os error 5)` says it twice.
+/// The system's error text without its number: `Input/output error (os error 5)` says it twice.
 pub(crate) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Why something could not be done.
+//! Why an operation failed.
 
 use std::io;
 
@@ -7,15 +7,15 @@ use thiserror::Error;
 use crate::drive::plain;
 use crate::extract::LostRange;
 
-/// One sentence.
+/// Each error is one sentence.
 #[derive(Debug, Error)]
 pub enum RescueError {
     /// No group on the drives has this name.
     #[error("there is no group \"{name}\" on these drives{}", only(.known))]
     NoGroup {
-        /// What was asked for.
+        /// The name that was requested.
         name: String,
-        /// The names of those that are there.
+        /// The names of the groups that exist.
         known: Vec<String>,
     },
     /// Several groups have this name.
@@ -23,15 +23,15 @@ pub enum RescueError {
     SeveralGroups {
         /// The name.
         name: String,
-        /// Which they are.
+        /// Their UUIDs.
         uuids: Vec<String>,
     },
     /// No volume of the group has this name.
     #[error("there is no volume \"{name}\" in the group{}", only(.known))]
     NoVolume {
-        /// What was asked for.
+        /// The name that was requested.
         name: String,
-        /// The names of those that are there.
+        /// The names of the volumes that exist.
         known: Vec<String>,
     },
     /// The group was run twice, each time with other members.
@@ -39,10 +39,10 @@ pub enum RescueError {
     Divided {
         /// A drive of one half.
         drive: String,
-        /// One of the other.
+        /// A drive of the other half.
         other: String,
     },
-    /// Two drives are the same one.
+    /// Two drives have the same identity.
     #[error("{drive} carries the same identity as {other}: one of them is a copy, leave it out")]
     Duplicate {
         /// One drive.
@@ -50,46 +50,46 @@ pub enum RescueError {
         /// The other.
         other: String,
     },
-    /// No copy of the catalogue can be used, though there was one.
+    /// There was a catalogue, but no copy of it can be used.
     #[error("the table of volumes cannot be read: {why}")]
     Catalogue {
-        /// What is wrong with it.
+        /// The damage.
         why: String,
     },
-    /// Too much is missing, and nobody said that a part is enough.
+    /// Too much is missing, and a partial result was not allowed.
     #[error("{why}; --partial writes what can be read, and says what is lost")]
     Lost {
-        /// What is missing.
+        /// The missing parts.
         why: String,
         /// The first ranges of the volume that are lost.
         lost: Vec<LostRange>,
     },
-    /// The target is there already.
+    /// The target exists already.
     #[error("{name} exists; --force overwrites it")]
     TargetExists {
         /// The target.
         name: String,
     },
-    /// The target is one of the drives.
+    /// The target is one of the drives that are read.
     #[error("{name} is one of the drives that are read")]
     TargetIsDrive {
         /// The target.
         name: String,
     },
-    /// The target is no place for a volume.
+    /// The target cannot take a volume.
     #[error("{name}: {why}")]
     TargetUnfit {
         /// The target.
         name: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// The target did not take the bytes.
+    /// Writing to the target failed.
     #[error("cannot write {name}: {}", plain(source))]
     Write {
         /// The target.
         name: String,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! A volume's bytes.
+//! Extracts the bytes of a volume.
 
 use format::VolumeRecord;
 use serde::{Deserialize, Serialize};
@@ -15,51 +15,51 @@ use crate::survey::{Found, Survey};
 use crate::target::Target;
 use crate::walk::{Piece, Walk};
 
-/// Bytes that are given to the target at once.
+/// Bytes that are passed to the target at once.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Lost ranges that are kept and shown. The count of bytes goes on.
+/// Lost ranges that are kept and shown. Bytes of further ranges are still counted.
 const LOST_RANGES_MAX: usize = 1000;
 
-/// A range of a volume that could neither be read nor computed.
+/// A range of a volume that could be neither read nor computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostRange {
     /// First byte, in the volume.
     pub offset_bytes: u64,
-    /// How many.
+    /// Length in bytes.
     pub len_bytes: u64,
 }
 
-/// What was written.
+/// The result of an extraction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtractReport {
     /// The volume, GROUP/VOLUME.
     pub volume: String,
-    /// Where it was written to.
+    /// Where it was written.
     pub target: String,
-    /// The volume's size.
+    /// Size of the volume.
     pub size_bytes: u64,
     /// Bytes that were read or computed.
     pub data_bytes: u64,
-    /// Bytes of those that were computed, since their member is missing, could not read them, or
-    /// gave other bytes than were written.
+    /// How many of these were computed, because their member is missing, could not read them, or
+    /// returned other bytes than were written.
     pub computed_bytes: u64,
     /// Bytes that were never written and read as zeroes.
     pub hole_bytes: u64,
-    /// Bytes that are lost; the target has zeroes there.
+    /// Bytes that are lost. The target has zeroes there.
     pub lost_bytes: u64,
-    /// Where those are; the first 1000 ranges.
+    /// The first 1000 lost ranges.
     pub lost: Vec<LostRange>,
-    /// Blocks that were read and do not fit their checksums: nothing of them was used. Counted up
-    /// to a million.
+    /// Blocks that were read but do not fit their checksums. None of their content was used.
+    /// Counted up to a million.
     pub damaged_count: u64,
-    /// Where those are; the first 1000 ranges.
+    /// The first 1000 ranges of damaged blocks.
     pub damaged: Vec<DamagedRange>,
     /// Sentences for people.
     pub warnings: Vec<String>,
 }
 
-/// A volume that is about to be written somewhere.
+/// A volume that is about to be extracted.
 pub struct Extraction<'a> {
     group: &'a Group,
     drives: &'a [Found],
@@ -71,12 +71,12 @@ pub struct Extraction<'a> {
 }
 
 impl<'a> Extraction<'a> {
-    /// Finds a volume and makes sure that all of it can be had, as far as missing members go.
-    /// `group` is a name or a UUID. With `partial`, less than all is enough.
+    /// Finds a volume and checks that enough members are present for all of it. `group` is a name
+    /// or a UUID. With `partial`, a part of the volume is enough.
     ///
     /// # Errors
-    /// [`RescueError`]; [`RescueError::Lost`] where too many members are missing and `partial` was
-    /// not said.
+    /// [`RescueError`]; [`RescueError::Lost`] if too many members are missing and `partial` is not
+    /// set.
     pub fn new(survey: &'a Survey, group: &str, volume: &str, partial: bool) -> Result<Extraction<'a>, RescueError> {
         let group = survey.group(group)?;
         let drives = &survey.drives[..];
@@ -105,21 +105,21 @@ impl<'a> Extraction<'a> {
         Ok(extraction)
     }
 
-    /// The volume's size.
+    /// Size of the volume.
     pub fn size_bytes(&self) -> u64 {
         self.volume.size_bytes
     }
 
-    /// What is worth knowing before the bytes are believed.
+    /// Facts to consider before trusting the extracted bytes.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Reads, computes and writes everything.
+    /// Reads, computes and writes the whole volume.
     ///
     /// # Errors
-    /// [`RescueError::Write`]; [`RescueError::Lost`] at the first lost range unless `partial` was
-    /// said.
+    /// [`RescueError::Write`]; [`RescueError::Lost`] at the first lost range, unless `partial` is
+    /// set.
     pub fn run(&self, target: &mut dyn Target, progress: Progress<'_>) -> Result<ExtractReport, RescueError> {
         let mut reader = StripeReader::new(self.group, self.drives, &self.log);
         let mut lost = Lost::default();
@@ -168,7 +168,7 @@ impl<'a> Extraction<'a> {
         })
     }
 
-    /// What no member that is there could give.
+    /// Ranges that no present member can provide, neither directly nor by computation.
     fn lost_to_missing_members(&self) -> Lost {
         let mut lost = Lost::default();
         for piece in Walk::new(self.group, &self.map, &self.log.lost, &self.volume) {
@@ -179,7 +179,8 @@ impl<'a> Extraction<'a> {
         lost
     }
 
-    /// `damaged`: blocks that do not fit their checksums, as far as they were read.
+    /// Explains the loss. `damaged` is the number of blocks read so far that do not fit their
+    /// checksums.
     fn why_lost(&self, lost: &Lost, damaged: u64) -> String {
         let first = lost.ranges.first().map_or(0, |range| range.offset_bytes);
         let shape = &self.group.superblock.shape;
@@ -212,8 +213,8 @@ impl<'a> Extraction<'a> {
     }
 }
 
-/// Whether too many members are missing for the bytes of a piece. Members that cannot read some of
-/// theirs count as there.
+/// Whether too many members are missing for the bytes of a piece. Members with unreadable sectors
+/// count as present.
 pub(crate) fn is_lost(group: &Group, piece: &Piece) -> bool {
     match piece.written {
         Some(false) => false,
@@ -225,7 +226,7 @@ pub(crate) fn is_lost(group: &Group, piece: &Piece) -> bool {
     }
 }
 
-/// Lost ranges, those side by side as one.
+/// Lost ranges. Adjacent ranges are merged.
 #[derive(Default)]
 struct Lost {
     ranges: Vec<LostRange>,
@@ -250,7 +251,7 @@ impl Lost {
     }
 }
 
-/// Gathers bytes that follow each other.
+/// Gathers consecutive bytes into larger writes.
 struct Writer<'t> {
     target: &'t mut dyn Target,
     start: u64,
@@ -258,7 +259,7 @@ struct Writer<'t> {
 }
 
 impl Writer<'_> {
-    /// Zeroed room for the next bytes, which begin at `start`.
+    /// Zeroed space for the next bytes, which begin at `start`.
     fn room(&mut self, start: u64, len: usize) -> Result<&mut [u8], RescueError> {
         if self.bytes.len() + len > WRITE_BYTES {
             self.end()?;

@@ -1,23 +1,23 @@
-//! What is wrong, and where.
+//! A finding: a defect, and where it is.
 
 use serde::{Deserialize, Serialize};
 
 use crate::group::Group;
 use crate::survey::Found;
 
-/// What something is wrong with.
+/// The structure that a finding is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Structure {
-    /// A drive as a whole: not opened, no member, too small.
+    /// A drive as a whole: not opened, not a member, too small.
     Drive,
     /// A copy of a superblock.
     Superblock,
-    /// A place of the group.
+    /// A slot of the group.
     Member,
-    /// A slot of a block of the allocation map.
+    /// A copy of a block of the allocation map.
     Map,
-    /// A slot of the catalogue.
+    /// A copy of the catalogue.
     Catalogue,
     /// The log of writes under way.
     Log,
@@ -27,22 +27,22 @@ pub enum Structure {
     Checksum,
 }
 
-/// Something that is wrong.
+/// A defect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// With what.
+    /// The damaged structure.
     pub structure: Structure,
-    /// Name of the group, where it belongs to one.
+    /// Name of the group, if it belongs to one.
     pub group: Option<String>,
-    /// The drive it is on, where that is known.
+    /// Name of the drive, if known.
     pub drive: Option<String>,
-    /// The member's slot in the group, where that is known.
+    /// Slot of the member in the group, if known.
     pub slot: Option<u16>,
-    /// Where on the drive, in bytes.
+    /// Offset on the drive, in bytes.
     pub offset_bytes: Option<u64>,
-    /// How many bytes are concerned.
+    /// Length of the affected range, in bytes.
     pub len_bytes: Option<u64>,
-    /// What is wrong, for people.
+    /// Description for people.
     pub message: String,
 }
 
@@ -53,7 +53,7 @@ impl Finding {
         Finding { structure, group, drive: None, slot: None, offset_bytes: None, len_bytes: None, message }
     }
 
-    /// A finding on the member in a slot.
+    /// A finding about the member in a slot.
     pub(crate) fn member(
         group: &Group,
         drives: &[Found],
@@ -65,8 +65,9 @@ impl Finding {
         Finding { drive, slot: Some(slot as u16), ..Finding::group(group, structure, message) }
     }
 
-    /// Adds it to others. One that goes on where the last one ends, and says the same, makes that
-    /// longer instead: a region that cannot be read is one finding, however many blocks it has.
+    /// Adds this finding to `findings`. If it has the same text as the last one and continues its
+    /// range, the last one is extended instead. So an unreadable region is one finding, however
+    /// many blocks it has.
     pub(crate) fn add_to(self, findings: &mut Vec<Finding>) {
         if let Some(last) = findings.last_mut() {
             let end = last.offset_bytes.zip(last.len_bytes).map(|(offset, len)| offset + len);
@@ -79,7 +80,7 @@ impl Finding {
         findings.push(self);
     }
 
-    /// The same, at a place.
+    /// The same finding, at a range of the drive.
     pub(crate) fn at(self, offset: u64, len: u64) -> Finding {
         Finding { offset_bytes: Some(offset), len_bytes: Some(len), ..self }
     }

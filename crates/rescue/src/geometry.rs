@@ -1,4 +1,4 @@
-//! Where each byte lies: docs/format/layout.md, "Zones" and "Stripes".
+//! Maps logical bytes to members: docs/format/layout.md, "Zones" and "Stripes".
 
 use format::{Layout, Shape};
 
@@ -9,13 +9,13 @@ pub(crate) struct Geometry {
     pub width: usize,
     /// Data strips of a stripe.
     pub data_count: usize,
-    /// Syndromes of a stripe.
+    /// Parity strips of a stripe, or copies less one for mirrors.
     pub syndrome_count: usize,
     /// Sets.
     pub sets: u64,
     /// Bytes of a strip.
     pub strip: u64,
-    /// Bytes of a zone on one member.
+    /// Bytes of an allocation chunk on one member.
     pub zone: u64,
     /// Start of the data region on each member.
     pub data_offset: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Place {
     pub set: u64,
     /// The data strip, from 0.
     pub strip: usize,
-    /// From the start of the data region of each member of the set.
+    /// Offset from the start of the data region, on each member of the set.
     pub offset: u64,
 }
 
@@ -48,7 +48,7 @@ impl Geometry {
         }
     }
 
-    /// Where byte `logical` of the group lies.
+    /// Location of byte `logical` of the group.
     pub(crate) fn locate(&self, logical: u64) -> Place {
         let stripe_data = self.data_count as u64 * self.strip;
         let stripe = logical / stripe_data;
@@ -57,18 +57,18 @@ impl Geometry {
         Place { set, strip, offset: row * self.strip + logical % self.strip }
     }
 
-    /// First logical byte of the stripe that the bytes at `offset` of a set belong to.
+    /// First logical byte of the stripe that contains the bytes at `offset` of a set.
     pub(crate) fn stripe_start(&self, set: u64, offset: u64) -> u64 {
         (offset / self.strip * self.sets + set) * self.data_count as u64 * self.strip
     }
 
-    /// The zone of the bytes at `offset` of a set.
+    /// The allocation chunk of the bytes at `offset` of a set.
     pub(crate) fn zone_of(&self, set: u64, offset: u64) -> u64 {
         offset / self.zone * self.sets + set
     }
 
-    /// The slot that holds strip `strip` (data from 0, then the syndromes) of the row at `offset`
-    /// of a set.
+    /// The slot that holds strip `strip` (data from 0, then parity) of the row at `offset` of a
+    /// set.
     pub(crate) fn slot_of(&self, set: u64, offset: u64, strip: usize) -> usize {
         let first = set as usize * self.width;
         if self.syndrome_count == 0 {

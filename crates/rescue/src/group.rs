@@ -1,4 +1,4 @@
-//! Which drives are a group: docs/format/README.md, "Reading an array by hand".
+//! Finds which drives form a group: docs/format/README.md, "Reading an array by hand".
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,23 +13,24 @@ use crate::survey::Found;
 /// Why a drive of the array is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exclusion {
-    /// It was taken out of the group, or missed writes while it was away.
+    /// The drive was removed from the group, or missed writes while it was absent.
     Stale {
-        /// The last epoch it saw.
+        /// The last epoch that the drive saw.
         epoch: u64,
-        /// The group's.
+        /// The newest epoch of the group.
         newest: u64,
-        /// Its superblock counts no drive in that the newest one counts in: it was run alone.
+        /// Whether its superblock has no live drive in common with the newest one, so it was run
+        /// alone.
         apart: bool,
     },
-    /// A spare that is not listed any more.
+    /// A spare that is no longer listed.
     Unlisted,
     /// An older copy of another drive.
     OlderCopy {
         /// Index of the other drive.
         other: usize,
     },
-    /// As new as another drive with the same identity: nobody can tell which is true.
+    /// As new as another drive with the same identity. It is impossible to tell which is right.
     Duplicate {
         /// Index of the other drive.
         other: usize,
@@ -50,26 +51,26 @@ impl fmt::Display for Exclusion {
     }
 }
 
-/// An array, as far as its drives are there.
+/// An array, with the drives that are present.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// The newest superblock.
     pub superblock: Superblock,
-    /// For each slot the index of its drive, if a usable one is there.
+    /// The drive index of each slot, if a usable drive is present.
     pub members: Vec<Option<usize>>,
-    /// Indices of the spares that are there.
+    /// Indices of the spares that are present.
     pub spares: Vec<usize>,
     /// Drives of this array that are not used, and why.
     pub excluded: Vec<(usize, Exclusion)>,
-    /// A drive that was run without another, while that was run without it.
+    /// Two drives that were run without each other.
     pub(crate) divided: Option<(usize, usize)>,
     pub(crate) geometry: Geometry,
-    /// Bytes of the data region that some member can hold: fewer than the superblock says where all
-    /// members are cut off.
+    /// Bytes of the data region that the largest member can hold. Less than the superblock says if
+    /// all members are cut off.
     pub(crate) data_bytes: u64,
 }
 
-/// Which drives a superblock counts in.
+/// The drives that a superblock lists as live.
 fn live(superblock: &Superblock) -> impl Iterator<Item = Uuid> + '_ {
     superblock.members.iter().filter(|entry| is_live(entry)).map(|entry| entry.uuid)
 }
@@ -79,7 +80,7 @@ fn is_live(entry: &MemberEntry) -> bool {
 }
 
 impl Group {
-    /// The groups that some drives are of.
+    /// The groups that the drives belong to.
     pub(crate) fn find(drives: &[Found]) -> Vec<Group> {
         let mut arrays: BTreeMap<Uuid, Vec<(usize, &Superblock)>> = BTreeMap::new();
         for (index, found) in drives.iter().enumerate() {
@@ -114,27 +115,27 @@ impl Group {
         group
     }
 
-    /// Takes note of how much of it its drives can hold.
+    /// Sets `data_bytes` from the sizes of the drives.
     fn on(mut self, drives: &[Found]) -> Group {
         self.data_bytes = self.held(drives, self.geometry.data_offset, self.geometry.data_len);
         self
     }
 
-    /// The bytes from the start of a region of `len` bytes at `offset` that the largest member can
-    /// hold. What a superblock says of sizes is not believed: a cut-off image must cost no more
+    /// The bytes of a region of `len` bytes at `offset` that the largest member can hold, counted
+    /// from its start. Sizes in a superblock are not trusted: a cut-off image must cost no more
     /// than its own size.
     pub(crate) fn held(&self, drives: &[Found], offset: u64, len: u64) -> u64 {
         let sizes = self.members.iter().flatten().map(|&index| drives[index].drive.size_bytes());
         sizes.max().unwrap_or(0).saturating_sub(offset).min(len)
     }
 
-    /// As [`Group::held`], of the member in a slot, which is there.
+    /// As [`Group::held`], for the member in one slot.
     pub(crate) fn held_by(&self, drives: &[Found], slot: usize, offset: u64, len: u64) -> u64 {
         let size = self.members[slot].map_or(0, |index| drives[index].drive.size_bytes());
         size.saturating_sub(offset).min(len)
     }
 
-    /// Gives a drive its place, or says why it has none.
+    /// Assigns a drive to its slot or to the spares, or returns why it is not used.
     fn take(&mut self, index: usize, own: &Superblock) -> Option<Exclusion> {
         let newest = &self.superblock;
         let place = newest.members.iter().position(|entry| entry.uuid == own.drive);
@@ -158,7 +159,7 @@ impl Group {
         &self.superblock.name
     }
 
-    /// Refuses what nobody can decide but a person: a group that was divided, and two drives with
+    /// Refuses conflicts that only the operator can resolve: a divided group, and two drives with
     /// one identity.
     ///
     /// # Errors
@@ -175,7 +176,7 @@ impl Group {
         twin.map_or(Ok(()), |(drive, other)| Err(RescueError::Duplicate { drive: name(drive), other: name(other) }))
     }
 
-    /// Whether the member in `slot` is there and holds what it should in `zone`.
+    /// Whether the member in `slot` is present and has its data in allocation chunk `zone`.
     pub(crate) fn is_whole(&self, slot: usize, zone: u64) -> bool {
         if self.members[slot].is_none() {
             return false;
@@ -190,12 +191,12 @@ impl Group {
         }
     }
 
-    /// Whether the member in `slot` is there and holds everything it should.
+    /// Whether the member in `slot` is present and has all its data.
     pub(crate) fn is_in_sync(&self, slot: usize) -> bool {
         self.members[slot].is_some() && self.superblock.members[slot].state == MemberState::InSync
     }
 
-    /// The slots of the members that are there, whole or not yet.
+    /// The slots of the present members, in sync or rebuilding.
     pub(crate) fn present(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.members.len()).filter(|&slot| self.members[slot].is_some())
     }
@@ -211,7 +212,7 @@ impl Group {
     /// Reads from a member.
     ///
     /// # Errors
-    /// What the drive says.
+    /// The error of the drive.
     ///
     /// # Panics
     /// If there is no drive in the slot.
@@ -220,7 +221,7 @@ impl Group {
         drives[drive].drive.read_at(offset, buf)
     }
 
-    /// What is worth knowing before anything of this group is believed.
+    /// Facts to consider before trusting data of this group.
     pub fn warnings(&self, drives: &[Found]) -> Vec<String> {
         let mut warnings = Vec::new();
         let missing: Vec<String> =
@@ -256,9 +257,8 @@ impl Group {
     }
 }
 
-/// A drive that went on without another that the newest superblock counts in, while that went on
-/// without it, in another line of runs. Then none of the drives that it counted in is counted in
-/// now.
+/// A drive that was run, in another line of runs, without a drive that the newest superblock lists
+/// as live. None of the drives that it lists as live is live in the newest superblock.
 fn divided(newest: &Superblock, found: &[(usize, &Superblock)]) -> Option<(usize, usize)> {
     found.iter().find_map(|(index, own)| {
         let counts_itself = live(own).any(|uuid| uuid == own.drive);

@@ -1,22 +1,22 @@
-//! Reads drive groups with nothing but their drives: a second reader of the format, for the day
-//! when the daemon is gone.
+//! Reads drive groups with nothing but their drives: a second reader of the format, in case the
+//! daemon is unavailable.
 //!
-//! - [`Survey`]: what some drives are: superblocks, [`Group`]s, members that are missing or stale.
-//! - [`list`]: what is on them, as a report.
-//! - [`check`]: whether every structure is whole, and whether checksums and parity fit the data.
-//! - [`Extraction`]: a volume's bytes, with up to m members of each set missing, unreadable or
+//! - [`Survey`]: identifies drives: superblocks, [`Group`]s, members that are missing or stale.
+//! - [`list`]: a report of the content.
+//! - [`check`]: whether every structure is intact, and whether checksums and parity fit the data.
+//! - [`Extraction`]: reads a volume, with up to m members of each set missing, unreadable or
 //!   damaged.
 //!
-//! It is written from `docs/format/` and shares no code with the engine but the parsing of
-//! structures (`format`) and the arithmetic (`gf`). A byte at which the two differ is a bug in one
-//! of them, or in the documents.
+//! The crate is written from `docs/format/`. It shares only the parsing of structures (`format`)
+//! and the arithmetic (`gf`) with the engine. If the two differ in a byte, one of them or the
+//! documents have a bug.
 //!
 //! Invariants:
 //! 1. Drives are opened for reading only, and nothing is ever written to them.
-//! 2. A stale drive's bytes are used for nothing.
-//! 3. What does not fit its checksum counts as unreadable.
-//! 4. What could not be read or computed is reported as lost; it is never given as zeroes without
-//!    saying so.
+//! 2. Data of a stale drive is never used.
+//! 3. Data that does not fit its checksum counts as unreadable.
+//! 4. Data that could not be read or computed is reported as lost. It is never returned as zeroes
+//!    without a report.
 
 #![forbid(unsafe_code)]
 
@@ -57,5 +57,5 @@ pub use sums::DamagedRange;
 pub use survey::{Found, Survey, Unopened};
 pub use target::{FileTarget, StreamTarget, Target};
 
-/// Says how far something has come: done and total, in bytes.
+/// Reports progress: bytes done and bytes in total.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);

@@ -1,4 +1,4 @@
-//! What is on some drives, as a report.
+//! A report of the content of drives.
 
 use format::{MemberState, Role, SuperblockError, VolumeRecord};
 use serde::{Deserialize, Serialize};
@@ -12,30 +12,30 @@ use crate::probe::{SuperblockCopy, Unusable};
 use crate::survey::{Found, Survey};
 use crate::walk::Walk;
 
-/// What is on some drives.
+/// The content of some drives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListReport {
     /// Each drive that was named.
     pub drives: Vec<DriveReport>,
-    /// The groups they are of.
+    /// The groups that they belong to.
     pub groups: Vec<GroupReport>,
 }
 
-/// What a drive is.
+/// Role of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriveRole {
-    /// A member of a group, and used.
+    /// A member of a group, and in use.
     Member,
     /// A spare of a group.
     Spare,
-    /// Was a member or a spare, and is not used.
+    /// Was a member or a spare, and is not used any more.
     Stale,
     /// A copy of another drive, and not used.
     Copy,
-    /// Nothing of Purlin's.
+    /// No Purlin drive.
     None,
-    /// There was a superblock, and it cannot be used.
+    /// Has a superblock that cannot be used.
     Damaged,
     /// Could not be opened or read.
     Unreadable,
@@ -45,28 +45,28 @@ pub enum DriveRole {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CopyReport {
-    /// Whole, and the one that counts or the same.
+    /// Intact, and the valid copy or identical to it.
     Valid,
-    /// Whole, and older than the other.
+    /// Intact, but older than the other copy.
     Behind,
-    /// None.
+    /// No superblock.
     Absent,
-    /// Not whole, or breaks a rule.
+    /// Not intact, or breaks a rule.
     Damaged,
-    /// Of a version or with features that this program does not know.
+    /// Has a version or features that this program does not know.
     Unknown,
-    /// The drive does not give it.
+    /// The drive cannot read it.
     Unreadable,
 }
 
 /// A drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveReport {
-    /// As it was named.
+    /// The name that was given.
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: Option<u64>,
-    /// What it is.
+    /// Role of the drive.
     pub role: DriveRole,
     /// Name of its group.
     pub group: Option<String>,
@@ -74,17 +74,17 @@ pub struct DriveReport {
     pub group_uuid: Option<String>,
     /// Its own UUID.
     pub uuid: Option<String>,
-    /// The slot that it says it has.
+    /// The slot that its superblock states.
     pub slot: Option<u16>,
     /// Epoch of its superblock.
     pub epoch: Option<u64>,
-    /// Whether that says that the group was stopped in order.
+    /// Whether its superblock says that the group was stopped in order.
     pub clean: Option<bool>,
-    /// The copy in its first block.
+    /// State of the copy in its first block.
     pub head: CopyReport,
-    /// The copy in its last whole block.
+    /// State of the copy in its last whole block.
     pub tail: CopyReport,
-    /// What else it holds.
+    /// Foreign content.
     pub holds: Vec<String>,
     /// Why it is not used.
     pub message: Option<String>,
@@ -94,9 +94,9 @@ pub struct DriveReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// All are there.
+    /// All members are in sync.
     Optimal,
-    /// Some are missing, and everything can be read.
+    /// Some are missing, but everything can be read.
     Degraded,
     /// More are missing than the level survives.
     Failed,
@@ -113,25 +113,25 @@ pub struct GroupReport {
     pub level: String,
     /// Whether it has all its members.
     pub health: Health,
-    /// Members.
+    /// Number of members.
     pub member_count: u16,
-    /// Sets.
+    /// Number of sets.
     pub set_count: u16,
     /// Data strips of a stripe.
     pub data_count: u16,
     /// Members of each set that may be lost.
     pub losses_max: u16,
-    /// How many more of any set may be lost.
+    /// How many more members of any set may be lost.
     pub losses_left: u16,
     /// Bytes of a strip.
     pub strip_bytes: u64,
-    /// Bytes of user data that it holds.
+    /// Bytes of user data that the group can hold.
     pub capacity_bytes: u64,
     /// The newest epoch.
     pub epoch: u64,
     /// Whether it was stopped in order.
     pub clean: bool,
-    /// When it was made.
+    /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// Its slots.
     pub members: Vec<MemberReport>,
@@ -139,7 +139,7 @@ pub struct GroupReport {
     pub spares: Vec<SpareReport>,
     /// Its volumes.
     pub volumes: Vec<VolumeReport>,
-    /// How they are offered.
+    /// Its exports.
     pub exports: Vec<ExportReport>,
     /// Sentences for people.
     pub warnings: Vec<String>,
@@ -154,10 +154,10 @@ pub struct MemberReport {
     pub set: u16,
     /// UUID of the drive that belongs there.
     pub uuid: String,
-    /// The drive that is there and used.
+    /// The drive that is present and used.
     pub drive: Option<String>,
-    /// `in_sync`, `rebuilding`, `missing` or `faulty`, by the newest superblock; `missing` where
-    /// the drive is not there.
+    /// `in_sync`, `rebuilding`, `missing` or `faulty`, as the newest superblock says; `missing` if
+    /// the drive is not present.
     pub state: String,
 }
 
@@ -166,7 +166,7 @@ pub struct MemberReport {
 pub struct SpareReport {
     /// Its UUID.
     pub uuid: String,
-    /// The drive, if it is there.
+    /// The drive, if it is present.
     pub drive: Option<String>,
 }
 
@@ -179,11 +179,11 @@ pub struct VolumeReport {
     pub id: u64,
     /// Its size.
     pub size_bytes: u64,
-    /// Bytes of it that were ever written, by zones of the allocation map.
+    /// Bytes that were ever written, in whole chunks of the allocation map.
     pub written_bytes: u64,
-    /// Bytes of it that cannot be had, since too many members are missing.
+    /// Bytes that cannot be read or computed, because too many members are missing.
     pub lost_bytes: u64,
-    /// When it was made.
+    /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
 }
 
@@ -196,13 +196,13 @@ pub struct ExportReport {
     pub volume: String,
     /// The protocol.
     pub protocol: String,
-    /// Where it listens.
+    /// Its address.
     pub address: String,
     /// Whether clients may write.
     pub read_only: bool,
 }
 
-/// What is on the drives.
+/// Lists the content of the drives.
 pub fn list(survey: &Survey) -> ListReport {
     let unopened = survey.unopened.iter().map(|unopened| DriveReport {
         message: Some(unopened.why.clone()),

@@ -1,4 +1,4 @@
-//! The log of writes that were under way: docs/format/log.md, up to step 3 of "Recovery".
+//! The log of writes that were in progress: docs/format/log.md, up to step 3 of "Recovery".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -16,53 +16,53 @@ use crate::group::Group;
 use crate::map::names;
 use crate::survey::Found;
 
-/// What is in the log of a group.
+/// Counts of a group's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LogCount {
-    /// Whole frames of the present generation on all members.
+    /// Intact frames of the current generation on all members.
     pub frame_count: u64,
-    /// Records of which they hold parts.
+    /// Records of which these frames hold parts.
     pub record_count: u64,
-    /// Records of those that a reader has to mind: the group was not stopped in order, and they may
-    /// not be done.
+    /// How many of these records matter to a reader: the group was not stopped in order, and their
+    /// writes may be incomplete.
     pub live_record_count: u64,
     /// Ranges of the group that were lost in a crash and not written again.
     pub lost_range_count: u64,
 }
 
-/// Columns of a stripe that were being written.
+/// Columns of a stripe whose write was in progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Live {
-    /// Where the entry's first column is, from the start of the data region.
+    /// Position of the entry's first column, from the start of the data region.
     pub start: u64,
-    /// Columns of one checksum, counted from there.
+    /// Columns per checksum, counted from `start`.
     pub piece: u64,
-    /// What the record says of them.
+    /// The entry of the record.
     pub entry: Rc<Entry>,
-    /// The payloads hold the new content of their strips, instead of base syndromes.
+    /// The payloads hold the new content of their strips, instead of partial parity.
     pub whole: bool,
-    /// The payloads that were found, by strip, data first. They are as long as the entry.
+    /// The payloads that were found, by strip number, data first. Each is as long as the entry.
     pub payloads: Rc<BTreeMap<usize, Vec<u8>>>,
 }
 
 impl Live {
-    /// Says that older records for these columns do not apply any more, and nothing else.
+    /// An entry that only says that older records for these columns do not apply any more.
     fn void(start: u64, entry: Entry) -> Live {
         Live { start, piece: BLOCK as u64, entry: Rc::new(entry), whole: false, payloads: Rc::default() }
     }
 }
 
-/// The log of a group, as far as a reader has to mind it.
+/// The part of a group's log that matters to a reader.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    /// By set and first column; they overlap nowhere. With the end.
+    /// By set and first column, with the end. The ranges do not overlap.
     live: BTreeMap<(u64, u64), (u64, Live)>,
-    /// Ranges of the group whose content is not known: offset and length.
+    /// Ranges of the group whose content is unknown: offset and length.
     pub lost: Vec<(u64, u64)>,
     pub count: LogCount,
 }
 
-/// A record, put together from the parts on its holders.
+/// A record, assembled from the parts on its holders.
 struct Record {
     unit: u64,
     holders: u64,
@@ -70,14 +70,14 @@ struct Record {
     piece: u64,
     whole: bool,
     entries: Vec<Entry>,
-    /// Its parts differ in what they say of the record, which no crash can leave.
+    /// Its parts disagree about the record, which no crash can cause.
     contradictory: bool,
     /// The payload of each role that was found.
     parts: BTreeMap<usize, Vec<u8>>,
 }
 
 impl Record {
-    /// Whether a part says the same of the record as the first one.
+    /// Whether a part agrees with the record's first part.
     fn says(&self, part: &Part, piece: u64) -> bool {
         (self.unit, self.holders, self.in_sync) == (part.unit, part.holders, part.in_sync)
             && (self.piece, self.whole) == (piece, part.whole)
@@ -86,7 +86,7 @@ impl Record {
 }
 
 impl Log {
-    /// Reads the logs and lists of lost blocks of all members, and says what is wrong with them.
+    /// Reads the logs and lists of lost blocks of all members, and reports their defects.
     pub(crate) fn read(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Log {
         let mut log = Log { lost: read_lost(group, drives, findings), ..Log::default() };
         log.count.lost_range_count = log.lost.len() as u64;
@@ -111,8 +111,8 @@ impl Log {
         log
     }
 
-    /// The part of a range that one record says something of, or none does: its length, from the
-    /// start of the range.
+    /// The length of the first part of a range that is covered by a single record, or by none, and
+    /// that record.
     pub(crate) fn at(&self, set: u64, offset: u64, len: u64) -> (u64, Option<&Live>) {
         let before = self.live.range((set, 0)..=(set, offset)).next_back();
         if let Some((_, (end, live))) = before.filter(|(_, (end, _))| *end > offset) {
@@ -125,7 +125,7 @@ impl Log {
     fn keep_live(&mut self, group: &Group, scan: Scan) {
         let geometry = &group.geometry;
         let unit_bytes = geometry.zone.max(geometry.strip);
-        // In order of sequence within each unit, so that newer ones replace older ones.
+        // In order of sequence within each stripe group, so newer records replace older ones.
         for ((stream, sequence), record) in scan.records {
             let (set, start) = (record.unit % geometry.sets, record.unit / geometry.sets * unit_bytes);
             let Some(first) = record.entries.first() else { continue };
@@ -135,8 +135,8 @@ impl Log {
                 group.is_in_sync(slot) && !scan.unreadable.contains(&slot) && !record.parts.contains_key(&role)
             };
             let mut holders = (0..geometry.width).filter(|role| record.holders >> role & 1 == 1);
-            // A member that is in sync now and was not then was rebuilt since: the record is long
-            // done with.
+            // A member that is in sync now but was not then was rebuilt since. So the record's
+            // write was completed long ago.
             let mut others = (0..geometry.width).filter(|role| record.in_sync >> role & 1 == 0);
             let tails = scan.tails.get(&stream).map_or(&[][..], |tails| tails);
             let is_done = tails.iter().any(|(tail, except)| sequence < *tail && !except.contains(&sequence));
@@ -147,8 +147,8 @@ impl Log {
             let mut payload_at = 0;
             for mut entry in record.entries {
                 if record.contradictory {
-                    // Its payloads do not fit its entries: it only keeps older records from being
-                    // applied.
+                    // Its payloads do not fit its entries. It is kept only to prevent older records
+                    // from being applied.
                     (entry.overwritten, entry.restated) = (0, 0);
                     let (from, end) = (start + entry.x, start + entry.x + u64::from(entry.len));
                     self.replace(set, from, end, Live::void(from, entry));
@@ -156,7 +156,7 @@ impl Log {
                 }
                 let len = entry.len as usize;
                 let payload_len = |role| entry.payload_len(role, record.whole, geometry.data_count);
-                // Where all data strips are overwritten, what is not touched is nothing: zeroes.
+                // If all data strips are overwritten, the partial parity is zero.
                 let payload = |role: usize, payload: &Vec<u8>| match payload_len(role as u16) {
                     0 => vec![0; len],
                     payload_len => payload[payload_at..payload_at + payload_len].to_vec(),
@@ -178,7 +178,7 @@ impl Log {
         self.live.retain(|_, (_, live)| !live.entry.is_void());
     }
 
-    /// Lets a record count for a range, and no other.
+    /// Makes a record the only one that counts for a range.
     fn replace(&mut self, set: u64, start: u64, end: u64, live: Live) {
         let overlapping: Vec<(u64, u64)> = self
             .live
@@ -202,16 +202,16 @@ impl Log {
 struct Scan {
     /// By stream and sequence.
     records: BTreeMap<(u32, u64), Record>,
-    /// The highest tail of each stream.
-    /// By stream, of each frame: records below that need no recovery, and the exceptions.
+    /// For each stream, the tail and the exceptions of each frame: records below the tail need no
+    /// recovery, except for these.
     tails: BTreeMap<u32, Vec<(u64, Vec<u64>)>>,
     frames: u64,
-    /// Members whose log could not be read, at least in part.
+    /// Members whose log could not be read completely.
     unreadable: BTreeSet<usize>,
 }
 
 impl Scan {
-    /// Looks for frames on a member.
+    /// Searches a member's log for frames.
     fn member(&mut self, group: &Group, drives: &[Found], slot: usize, findings: &mut Vec<Finding>) {
         let superblock = &group.superblock;
         let region = rings(&superblock.layout);

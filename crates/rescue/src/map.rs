@@ -10,19 +10,19 @@ use crate::finding::{Finding, Structure};
 use crate::group::Group;
 use crate::survey::Found;
 
-/// Map blocks read at once from each member.
+/// Map blocks that are read at once from each member.
 const BLOCKS_AT_ONCE: u64 = 128;
 
-/// Which zones were ever written.
+/// Which allocation chunks were ever written.
 pub(crate) struct Map {
-    /// The blocks with a valid copy, by index. Memory follows what is on the drives,
-    /// not what the superblock says there should be.
+    /// The blocks with a valid copy, by index. The memory used depends on the drives' content, not
+    /// on the size that the superblock states.
     blocks: BTreeMap<u64, MapBlock>,
-    /// Blocks of which every copy that there was is damaged: what they said is not known.
+    /// Blocks of which every existing copy is damaged. Their content is unknown.
     unknown: BTreeSet<u64>,
-    /// From this block on no member is large enough to hold a copy.
+    /// From this block on, no member is large enough to hold a copy.
     end: u64,
-    /// Blocks of the group.
+    /// Number of blocks of the group's map.
     count: u64,
     /// Blocks with damaged copies and no valid one that count as never written: torn first writes.
     pub torn: u64,
@@ -30,19 +30,19 @@ pub(crate) struct Map {
     pub copies: u64,
 }
 
-/// What one slot of a block holds.
+/// State of one slot of a block.
 enum Slot {
     Valid(Box<MapBlock>),
     /// Never written for this group.
     Absent,
-    /// Why it is none.
+    /// Invalid, with the reason.
     Bad(String),
-    /// Behind the end of a member that was cut off.
+    /// Beyond the end of a member that was cut off.
     CutOff,
 }
 
 impl Map {
-    /// Reads every copy, and says what is wrong with each.
+    /// Reads every copy and reports the damage of each.
     pub(crate) fn read(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Map {
         let layout = &group.superblock.layout;
         let count = map_block_count(layout.zone_count);
@@ -65,15 +65,15 @@ impl Map {
         map
     }
 
-    /// No zone from `zone` on was ever written, up to the zone that is given: the end of the map
-    /// block, if all of it says so.
+    /// If no chunk from `zone` on to the end of its map block was ever written: the first chunk of
+    /// the next map block.
     pub(crate) fn unwritten_up_to(&self, zone: u64) -> Option<u64> {
         let block = zone / ZONES_PER_MAP_BLOCK;
         let is_empty = block < self.end && !self.unknown.contains(&block) && !self.blocks.contains_key(&block);
         is_empty.then_some((block + 1) * ZONES_PER_MAP_BLOCK)
     }
 
-    /// Whether a zone was written; `None` where nobody knows.
+    /// Whether a chunk was written; `None` if that is unknown.
     pub(crate) fn is_written(&self, zone: u64) -> Option<bool> {
         let block = zone / ZONES_PER_MAP_BLOCK;
         let is_set = |block: &MapBlock| block.is_set(zone % ZONES_PER_MAP_BLOCK);
@@ -136,7 +136,7 @@ impl Map {
         }
     }
 
-    /// Bits past the last zone of the group are zero.
+    /// Reports bits past the last allocation chunk of the group, which must be zero.
     fn check_end(&self, group: &Group, block: &MapBlock, findings: &mut Vec<Finding>) {
         let zones = group.superblock.layout.zone_count - block.index * ZONES_PER_MAP_BLOCK;
         if (zones.min(ZONES_PER_MAP_BLOCK)..ZONES_PER_MAP_BLOCK).any(|zone| block.is_set(zone)) {
@@ -146,9 +146,10 @@ impl Map {
     }
 }
 
-/// Whether damaged copies of a block, of which there is no valid one, can be those of a first write
-/// that a crash tore. It is whole on every member before anything relies on it, so then one of them
-/// has neither slot; and a crash tears one.
+/// Whether the damaged copies of a block without any valid copy can come from a first write that a
+/// crash tore. A block is intact on every member before data relies on it. So after a torn first
+/// write, some member has no damaged slot; or, if the group was not stopped in order, each member
+/// has at most one.
 fn could_be_torn<'a>(group: &Group, members: impl Iterator<Item = &'a [Slot]> + Clone) -> bool {
     let bad = |slots: &[Slot]| slots.iter().filter(|slot| matches!(slot, Slot::Bad(_))).count();
     let is_absent_somewhere = members.clone().any(|slots| bad(slots) == 0);
@@ -159,7 +160,7 @@ fn slot_name(number: usize) -> char {
     if number == 0 { 'A' } else { 'B' }
 }
 
-/// A member has the newest copy of a block, and what it has of it is the same as everywhere.
+/// Reports a member that lacks the newest copy of a block, or whose copy differs.
 fn compare(
     group: &Group,
     drives: &[Found],
@@ -190,7 +191,7 @@ fn compare(
         Some((_, block)) => {
             format!("map block {index} is behind: sequence {}, the newest is {}", block.sequence, newest.sequence)
         }
-        // What is wrong with the slots was said already.
+        // The damage of the slots was reported already.
         None if slots.iter().any(|slot| matches!(slot, Slot::Bad(_) | Slot::CutOff)) => return,
         None => format!("map block {index} is not there; other members have it with sequence {}", newest.sequence),
     };
@@ -198,7 +199,7 @@ fn compare(
     findings.push(finding.at(offset(0), MAP_SLOTS * BLOCK as u64));
 }
 
-/// Both slots of some blocks of one member, in order.
+/// Both slots of a range of map blocks of one member, in order.
 fn read_slots(group: &Group, drives: &[Found], member: usize, part: &Range<u64>) -> Vec<Slot> {
     let layout = &group.superblock.layout;
     let start = map_slot_offset(layout, part.start, 0);
@@ -228,9 +229,9 @@ fn decode(bytes: &[u8], array: &Uuid, index: u64) -> Slot {
     }
 }
 
-/// Whether the field of the array's UUID, at byte 16 of map blocks and catalogues, was written for
-/// this array, though maybe not all of it is left. What another array or a file system left there
-/// does not look like it.
+/// Whether the UUID field, at byte 16 of map blocks and catalogues, was written for this array,
+/// even if it is damaged in part. Leftovers of another array or of a file system do not resemble
+/// it.
 pub(crate) fn names(bytes: &[u8], array: &Uuid) -> bool {
     bytes[16..32].iter().zip(array.as_bytes()).filter(|(found, own)| found == own).count() >= 8
 }

@@ -1,4 +1,4 @@
-//! Whether checksums and parity fit the data: docs/format/checksums.md, "Reading", and
+//! Checks whether checksums and parity fit the data: docs/format/checksums.md, "Reading", and
 //! docs/format/parity.md, "Finding the strip that is wrong".
 
 use std::collections::BTreeMap;
@@ -15,35 +15,34 @@ use crate::map::Map;
 use crate::stripe::{Column, StripeReader};
 use crate::survey::Found;
 
-/// Findings about stripes that are kept for a group. The counts go on.
+/// Findings about stripes that are kept per group. Bytes of further ones are still counted.
 const FINDINGS_MAX: usize = 1000;
 
-/// What is said of a block that does not fit its checksum.
+/// Text for a block that does not fit its checksum.
 const DAMAGED: &str = "damaged: not what was written there";
 
-/// The least that is looked at alone.
+/// The smallest range that is checked on its own.
 const SECTOR: usize = 512;
 
-/// How far a comparison got. Bytes of one member each: a stripe of strips of 64 KiB counts as 64
-/// KiB.
+/// Results of a comparison, in bytes of one member: a stripe of strips of 64 KiB counts as 64 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ParityCount {
-    /// Compared, and found right or wrong.
+    /// Compared, whether right or wrong.
     pub compared_bytes: u64,
-    /// Readable, but as many members are missing or wrong as the level survives, or it has no
-    /// redundancy: nothing but checksums to compare with.
+    /// Readable, but without redundancy left: as many members are missing or wrong as the level
+    /// survives, or the level has none. Only checksums could be compared.
     pub unchecked_bytes: u64,
-    /// Being written when the group stopped, and put right by the log.
+    /// In a write when the group stopped, and recovered from the log.
     pub in_log_bytes: u64,
-    /// Data and parity, those that fit their checksums, do not fit each other.
+    /// Data and parity do not fit each other, although the strips that count fit their checksums.
     pub mismatch_bytes: u64,
-    /// Some member gave what does not fit its checksum.
+    /// Some member returned data that does not fit its checksum.
     pub damaged_bytes: u64,
-    /// More is missing, damaged or unreadable than the level survives.
+    /// More members are missing, damaged or unreadable than the level survives.
     pub lost_bytes: u64,
 }
 
-/// Compares what was written in a group.
+/// Compares all data that was written in a group.
 pub(crate) struct ParityCheck<'a> {
     group: &'a Group,
     drives: &'a [Found],
@@ -53,7 +52,7 @@ pub(crate) struct ParityCheck<'a> {
     decoders: BTreeMap<Vec<usize>, Decoder>,
     count: ParityCount,
     findings: Vec<Finding>,
-    /// Where in `findings` the last one of each kind is, so that those side by side become one.
+    /// Index in `findings` of the last finding of each kind, so that adjacent ones are merged.
     last: BTreeMap<(u64, Option<usize>, String), usize>,
 }
 
@@ -72,7 +71,7 @@ impl<'a> ParityCheck<'a> {
         }
     }
 
-    /// Reads every zone that was written.
+    /// Reads every allocation chunk that was written.
     pub(crate) fn run(mut self, map: &Map, progress: Progress<'_>) -> (ParityCount, Vec<Finding>) {
         let geometry = self.group.geometry;
         let piece = geometry.strip.min(geometry.zone);
@@ -83,7 +82,7 @@ impl<'a> ParityCheck<'a> {
             while offset < data_len {
                 let zone_end = (offset / geometry.zone + 1) * geometry.zone;
                 if let Some(zone) = map.unwritten_up_to(geometry.zone_of(set, offset)) {
-                    // Zones of a set are every `sets`-th of the map.
+                    // The chunks of a set are every `sets`-th chunk of the map.
                     offset = zone_end.max((zone.saturating_sub(set)).div_ceil(geometry.sets) * geometry.zone);
                     continue;
                 }
@@ -102,12 +101,12 @@ impl<'a> ParityCheck<'a> {
         (self.count, self.findings)
     }
 
-    /// Compares `len` bytes of every member of a set, all within one row. Where something is
-    /// unreadable or does not fit, it looks closer.
+    /// Compares `len` bytes of every member of a set, all within one row. If data is unreadable or
+    /// does not fit, it is compared again in smaller ranges.
     fn compare(&mut self, at: Column, len: usize) {
         match self.log.at(at.set, at.offset, len as u64) {
             (same, None) if same == len as u64 => {}
-            // What was being written need not fit; the log says how it will be put right.
+            // Ranges in the log need not fit; the log says how they are recovered.
             (same, Some(_)) if same == len as u64 => return self.count.in_log_bytes += same,
             (same, _) => {
                 self.compare(at, same as usize);
@@ -130,7 +129,7 @@ impl<'a> ParityCheck<'a> {
         let mut lost = [&missing[..], &unreadable, &wrong].concat();
         lost.sort_unstable();
         let is_too_much = lost.len() > self.reader.code.syndrome_count();
-        // A sum is of a whole block: whether it is wrong is not told by sectors.
+        // A checksum covers a whole block, so sectors cannot tell whether it is wrong.
         if len > SECTOR && !unreadable.is_empty() && (wrong.is_empty() || is_too_much) {
             return self.look_closer(at, len, SECTOR);
         }
@@ -140,8 +139,8 @@ impl<'a> ParityCheck<'a> {
         self.weigh(at, &mut strips, &lost, &wrong);
     }
 
-    /// Decides about strips of which some are lost; `wrong` are those of them that can be read and
-    /// do not fit their checksums.
+    /// Judges strips of which some are lost. `wrong` are those of the lost ones that are readable
+    /// but do not fit their checksums.
     fn weigh(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], wrong: &[usize]) {
         let len = strips[0].len();
         self.count.damaged_bytes += if wrong.is_empty() { 0 } else { len as u64 };
@@ -171,7 +170,7 @@ impl<'a> ParityCheck<'a> {
         *count += len as u64;
     }
 
-    /// Names the sectors of a strip that cannot be read.
+    /// Reports the unreadable sectors of a strip.
     fn note_unreadable(&mut self, at: Column, len: usize, strip: usize) {
         for start in (0..len).step_by(SECTOR) {
             let at = Column { offset: at.offset + start as u64, ..at };
@@ -188,7 +187,7 @@ impl<'a> ParityCheck<'a> {
         }
     }
 
-    /// Whether the strips fit each other, those that are lost being computed first.
+    /// Whether the strips fit each other, after the lost ones are computed.
     fn fits(&mut self, strips: &mut [Vec<u8>], lost: &[usize]) -> bool {
         let code = &self.reader.code;
         if !lost.is_empty() {
@@ -209,8 +208,8 @@ impl<'a> ParityCheck<'a> {
         code.check(data, syndromes)
     }
 
-    /// Names the one strip without which the others fit, if two or more syndromes are left to tell
-    /// by.
+    /// Reports the one strip without which the others fit, if at least two parity strips are left
+    /// over to tell.
     fn blame(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], spare: usize) {
         let len = strips[0].len();
         let mut suspects = Vec::new();
@@ -234,13 +233,13 @@ impl<'a> ParityCheck<'a> {
         }
     }
 
-    /// Keeps a finding on a strip, or on a whole column.
+    /// Keeps a finding about a strip, or about a whole column.
     fn note(&mut self, at: Column, len: usize, strip: Option<usize>, what: &str) {
         let offset = self.group.geometry.data_offset + at.offset;
         self.keep(at, strip, (Structure::Stripe, offset, len as u64), what);
     }
 
-    /// Keeps a finding on the checksum of a block that is right.
+    /// Keeps a finding about the wrong checksum of a correct block.
     fn note_sum(&mut self, at: Column, strip: usize) {
         let place = self.reader.sums.place(at.offset).expect("what does not fit a checksum has one");
         let what = "wrong checksum: what the member holds there fits its stripe";
@@ -274,7 +273,7 @@ impl<'a> ParityCheck<'a> {
         self.findings.push(finding.at(offset, len));
     }
 
-    /// The volumes whose bytes are in the stripe of a column.
+    /// The volumes that have bytes in the stripe of a column.
     fn whose(&self, at: Column) -> String {
         let geometry = &self.group.geometry;
         let start = geometry.stripe_start(at.set, at.offset);

@@ -1,4 +1,4 @@
-//! What a drive says of itself: docs/format/superblock.md, "Two copies, one truth".
+//! Reads the superblocks of a drive: docs/format/superblock.md, "Two copies, one truth".
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ use crate::drive::{Drive, plain};
 /// One of the two copies of a superblock.
 #[derive(Debug, Clone)]
 pub enum SuperblockCopy {
-    /// A whole one.
+    /// A valid copy.
     Valid(Box<Superblock>),
-    /// Bytes that are none, or that cannot be used.
+    /// No superblock, or one that cannot be used.
     Bad(SuperblockError),
-    /// The drive did not give the bytes.
+    /// The bytes could not be read.
     Unreadable(String),
 }
 
-/// Why a drive has no superblock to go by.
+/// Why a drive has no usable superblock.
 #[derive(Debug, Clone)]
 pub(crate) enum Unusable {
-    /// What the two copies say together.
+    /// The result of both copies together.
     Superblock(SuperblockError),
     /// Neither end of the drive can be read.
     Unreadable(String),
@@ -40,23 +40,23 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// What is on a drive.
+/// The content of a drive.
 #[derive(Debug, Clone)]
 pub struct Probe {
     /// The copy in the first block.
     pub head: SuperblockCopy,
     /// The copy in the last whole block.
     pub tail: SuperblockCopy,
-    /// Byte offsets of the two, `[0, 0]` on a drive too small for them.
+    /// Byte offsets of both copies, `[0, 0]` on a drive too small for them.
     pub offsets: [u64; 2],
-    /// The one that counts.
+    /// The superblock that counts.
     pub(crate) superblock: Result<Superblock, Unusable>,
-    /// What else the drive holds.
+    /// Foreign content of the drive.
     pub foreign: Vec<Foreign>,
 }
 
 impl Probe {
-    /// Reads the places of a drive where something would show what it holds.
+    /// Reads the parts of a drive that identify its content.
     pub fn of(drive: &Drive) -> Probe {
         let foreign = || {
             let span = (foreign::INSPECT_BYTES as u64).min(drive.size_bytes());
@@ -80,7 +80,7 @@ impl Probe {
                 newest(&bytes(&head), &bytes(&tail)).map(|copies| copies.superblock).map_err(Unusable::Superblock)
             }
         };
-        // A member's own data may look like anything, and is nothing foreign.
+        // The data of a member may look like foreign content, so it is not searched.
         let foreign = if superblock.is_ok() { Vec::new() } else { foreign() };
         Probe { head: copy(head), tail: copy(tail), offsets, superblock, foreign }
     }
@@ -99,7 +99,7 @@ fn copy(bytes: std::io::Result<Vec<u8>>) -> SuperblockCopy {
     }
 }
 
-/// Reads a range; what of it cannot be read is zeroes, which show nothing.
+/// Reads a range. Unreadable blocks become zeroes, which match no signature.
 fn read_blocks(drive: &Drive, offset: u64, len: u64) -> Vec<u8> {
     let mut whole = vec![0; usize::try_from(len).expect("a little more than 1 MiB")];
     if drive.read_at(offset, &mut whole).is_ok() {

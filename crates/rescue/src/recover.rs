@@ -1,5 +1,5 @@
-//! What a stripe holds that was being written when the group stopped: docs/format/log.md, step 4 of
-//! "Recovery". In memory only; the drives stay as they are.
+//! Recovers the content of a stripe that was being written when the group stopped:
+//! docs/format/log.md, step 4 of "Recovery". Works in memory only; the drives stay unchanged.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use gf::Code;
 
 use crate::log::Live;
 
-/// Gives the bytes of a strip from the member that holds it, if it is there, in sync and can read
+/// Reads the bytes of a strip from its member, if that member is present, in sync and can read
 /// them.
 pub(crate) type Give<'g> = &'g dyn Fn(usize, Range<u64>) -> Option<Vec<u8>>;
 
-/// Computes data strip `wanted` in `range`, which lies in the live columns. `give` is asked for
-/// strips, data first. `None` where its content is not known.
+/// Computes data strip `wanted` in `range`, which lies in the live columns. `give` reads strips,
+/// numbered data first. `None` if the content is unknown.
 pub(crate) fn recover(code: &Code, live: &Live, wanted: usize, range: Range<u64>, give: Give<'_>) -> Option<Vec<u8>> {
     let from = (range.start - live.start) / live.piece * live.piece;
     let mut out = Vec::with_capacity((range.end - range.start) as usize);
@@ -25,7 +25,7 @@ pub(crate) fn recover(code: &Code, live: &Live, wanted: usize, range: Range<u64>
     Some(out)
 }
 
-/// The columns of one checksum, with everything that is known of them.
+/// The columns of one checksum, with all that is known about them.
 struct Piece<'a> {
     code: &'a Code,
     live: &'a Live,
@@ -69,7 +69,7 @@ impl<'a> Piece<'a> {
         if is_alone { self.alone(wanted) } else { self.rolled_forward(wanted) }
     }
 
-    /// Any strip of a whole record: overwritten strips and syndromes are as their payloads say.
+    /// Any strip of a whole record. Overwritten strips and parity are taken from their payloads.
     fn by_payloads(&self, wanted: usize) -> Option<Vec<u8>> {
         let known = |strip: usize| {
             if strip >= self.code.data_count() || self.is_overwritten(strip) {
@@ -80,8 +80,8 @@ impl<'a> Piece<'a> {
         known(wanted).or_else(|| self.solve(wanted, known))
     }
 
-    /// A strip that is lost or restated, and not overwritten: from the base syndromes, in which the
-    /// overwritten ones are zeroes.
+    /// A strip that is lost or carried in parity, and not overwritten. It is computed from the
+    /// partial parity, in which the overwritten strips are zeroes.
     fn untouched(&self, wanted: usize) -> Option<Vec<u8>> {
         let known = |strip: usize| match strip.checked_sub(self.code.data_count()) {
             Some(syndrome) => self.base(syndrome).map(<[u8]>::to_vec),
@@ -92,8 +92,8 @@ impl<'a> Piece<'a> {
         self.solve(wanted, known)
     }
 
-    /// The only strip that is overwritten: what a syndrome has besides its base, which is old or
-    /// new as the syndrome is.
+    /// The only strip that is overwritten. It is the difference between a parity strip and its
+    /// partial parity, and is old or new as that parity strip is.
     fn alone(&self, wanted: usize) -> Option<Vec<u8>> {
         let data_count = self.code.data_count();
         (0..self.code.syndrome_count()).find_map(|syndrome| {
@@ -103,14 +103,14 @@ impl<'a> Piece<'a> {
                 strip if strip == wanted => None,
                 strip if strip == data_count + syndrome => Some(rest.clone()),
                 strip if strip >= data_count => None,
-                // What the others give to the syndrome is in the base.
+                // The contribution of the other strips is in the partial parity.
                 _ => Some(vec![0; self.len()]),
             };
             self.solve(wanted, known)
         })
     }
 
-    /// One of several lost strips, if the stripe is the new one as far as it is there.
+    /// One of several lost strips, if all strips that are present are new.
     fn rolled_forward(&self, wanted: usize) -> Option<Vec<u8>> {
         let data_count = self.code.data_count();
         let overwritten: Vec<usize> = (0..data_count).filter(|&strip| self.is_overwritten(strip)).collect();
@@ -134,18 +134,18 @@ impl<'a> Piece<'a> {
         self.solve(wanted, known)
     }
 
-    /// The base of a syndrome in these columns.
+    /// The partial parity of a parity strip in these columns.
     fn base(&self, syndrome: usize) -> Option<&[u8]> {
         self.payload(self.code.data_count() + syndrome)
     }
 
-    /// What the record holds for a strip in these columns.
+    /// The payload of a strip in these columns.
     fn payload(&self, strip: usize) -> Option<&[u8]> {
         let payload = self.live.payloads.get(&strip)?;
         Some(&payload[self.columns.start as usize..self.columns.end as usize])
     }
 
-    /// Computes a strip from those that are known.
+    /// Computes a strip from the known ones.
     fn solve(&self, wanted: usize, known: impl Fn(usize) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
         let strips: Vec<Option<Vec<u8>>> = (0..self.code.strip_count()).map(known).collect();
         let lost: Vec<usize> = (0..strips.len()).filter(|&strip| strips[strip].is_none()).collect();

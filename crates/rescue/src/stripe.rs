@@ -1,4 +1,4 @@
-//! Reading strips, and computing those that cannot be read: docs/format/parity.md.
+//! Reads strips, and computes those that cannot be read: docs/format/parity.md.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,8 +13,8 @@ use crate::recover::recover;
 use crate::sums::Sums;
 use crate::survey::Found;
 
-/// The least that a drive fails to read alone: a sector of 512 bytes. On drives with larger sectors
-/// it is asked more often than need be.
+/// The smallest range that a drive may fail to read: a sector of 512 bytes. Drives with larger
+/// sectors are read more often than necessary.
 const SECTOR: usize = 512;
 
 /// Reads the strips of a group.
@@ -25,38 +25,38 @@ pub(crate) struct StripeReader<'a> {
     pub sums: Sums<'a>,
     pub code: Code,
     decoders: BTreeMap<(Vec<usize>, usize), Decoder>,
-    /// Bytes that were computed because their member could not give them.
+    /// Bytes that were computed because their member could not provide them.
     pub computed_bytes: u64,
 }
 
-/// Bytes on all members of a set, within one row.
+/// A range of bytes on all members of a set, within one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Column {
     pub set: u64,
-    /// From the start of the data region.
+    /// Offset from the start of the data region.
     pub offset: u64,
 }
 
-/// What a member gives is not what was written there, or it gives nothing.
+/// The member's bytes do not fit their checksum, or could not be read.
 #[derive(Debug)]
 pub(crate) struct Unusable;
 
-/// More is missing than the code survives.
+/// More strips are missing than the code survives.
 #[derive(Debug)]
 pub(crate) struct TooMuchLost;
 
 impl<'a> StripeReader<'a> {
     pub(crate) fn new(group: &'a Group, drives: &'a [Found], log: &'a Log) -> Self {
         let geometry = &group.geometry;
-        // A mirror is a code of one data strip: its first three syndromes are copies
+        // A mirror is a code with one data strip: its first three parity strips are copies
         // (docs/format/parity.md: g^0 is 1).
         let code = Code::new(geometry.data_count, geometry.syndrome_count).expect("a valid shape has a code");
         let sums = Sums::new(group, drives);
         StripeReader { group, drives, log, sums, code, decoders: BTreeMap::new(), computed_bytes: 0 }
     }
 
-    /// Fills `buf` with the bytes of a data strip; what is lost is left as zeroes, and `lost` hears
-    /// of it: start in `buf`, length.
+    /// Fills `buf` with the bytes of a data strip. Lost ranges are filled with zeroes and reported
+    /// to `lost`: start in `buf`, length.
     pub(crate) fn read(&mut self, at: Column, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
         let mut done = 0;
         while done < buf.len() {
@@ -76,7 +76,7 @@ impl<'a> StripeReader<'a> {
         }
     }
 
-    /// Reads a strip where it was being written when the group stopped.
+    /// Reads a strip in a range that was being written when the group stopped.
     fn read_live(&mut self, at: Column, strip: usize, live: &Live, buf: &mut [u8]) -> Option<()> {
         let geometry = &self.group.geometry;
         let is_there = self.group.is_in_sync(geometry.slot_of(at.set, at.offset, strip));
@@ -86,7 +86,7 @@ impl<'a> StripeReader<'a> {
             }
             let mut bytes = vec![0; (range.end - range.start) as usize];
             let at = Column { offset: range.start, ..at };
-            // Sums of what the record changes may be behind, or ahead.
+            // Checksums of strips that the record changes may be older or newer than the data.
             let is_changed =
                 strip >= geometry.data_count || (live.entry.overwritten | live.entry.restated) >> strip & 1 == 1;
             let read = match is_changed {
@@ -101,7 +101,7 @@ impl<'a> StripeReader<'a> {
         Some(())
     }
 
-    /// Reads a strip whose stripe is as its syndromes say.
+    /// Reads a strip of a consistent stripe.
     fn read_settled(&mut self, at: Column, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
         let missing = self.group.lost_strips(at.set, at.offset);
         let is_there = !missing.contains(&strip);
@@ -117,7 +117,7 @@ impl<'a> StripeReader<'a> {
             return lost(0, buf.len());
         };
         if missing.len() > self.code.syndrome_count() && !is_there {
-            // It is not a matter of some sectors.
+            // Smaller ranges would not help.
             buf.fill(0);
             return lost(0, buf.len());
         }
@@ -130,7 +130,8 @@ impl<'a> StripeReader<'a> {
                 lost(start + from, len);
             });
         }
-        // Put together of sectors that nothing told to be right: its sum does.
+        // Put together from sectors that were not verified one by one: the checksum of the block
+        // verifies them.
         let is_block = buf.len() == BLOCK && at.offset.is_multiple_of(BLOCK as u64);
         let slot = self.group.geometry.slot_of(at.set, at.offset, strip);
         if is_block && is_there && !is_lost && !self.sums.fit(slot, at.offset, buf) {
@@ -139,14 +140,14 @@ impl<'a> StripeReader<'a> {
         }
     }
 
-    /// Reads a strip from its member, and refuses what does not fit its checksums. Of a block that
-    /// can be read in part only nothing is known: parts of it are taken as they are.
+    /// Reads a strip from its member, and refuses data that does not fit its checksums. A block
+    /// that is only partly readable cannot be verified, so its readable parts are accepted.
     fn read_verified(&self, at: Column, strip: usize, buf: &mut [u8]) -> Result<(), Unusable> {
         self.read_member(at, strip, buf).map_err(|_| Unusable)?;
         if self.fits_sums(at, strip, buf) { Ok(()) } else { Err(Unusable) }
     }
 
-    /// Whether what a member gave fits its checksums, as far as there are any.
+    /// Whether a member's data fits its checksums, as far as there are any.
     pub(crate) fn fits_sums(&self, at: Column, strip: usize, bytes: &[u8]) -> bool {
         let slot = self.group.geometry.slot_of(at.set, at.offset, strip);
         let (start, end) = (at.offset / BLOCK as u64 * BLOCK as u64, at.offset + bytes.len() as u64);
@@ -160,20 +161,20 @@ impl<'a> StripeReader<'a> {
         let mut blocks = vec![0; (end_of_block - start) as usize];
         match self.read_member(Column { offset: start, ..at }, strip, &mut blocks) {
             Ok(()) => self.sums.fit(slot, start, &blocks),
-            // If this is more than a block, it has to be looked at in parts.
+            // A range of a block or more must be checked in smaller parts.
             Err(_) => bytes.len() < BLOCK,
         }
     }
 
-    /// Reads a strip from its member, whatever its checksums say.
+    /// Reads a strip from its member, without regard to checksums.
     pub(crate) fn read_member(&self, at: Column, strip: usize, buf: &mut [u8]) -> io::Result<()> {
         let geometry = &self.group.geometry;
         let slot = geometry.slot_of(at.set, at.offset, strip);
         self.group.read(self.drives, slot, geometry.data_offset + at.offset, buf)
     }
 
-    /// Computes a strip from others. What of those cannot be read counts as lost too, in all of
-    /// this range.
+    /// Computes a strip from the others. A strip that cannot be read counts as lost too, for this
+    /// whole range.
     fn compute(&mut self, at: Column, strip: usize, missing: &[usize], buf: &mut [u8]) -> Result<(), TooMuchLost> {
         let mut lost = missing.to_vec();
         if !lost.contains(&strip) {
@@ -202,7 +203,7 @@ impl<'a> StripeReader<'a> {
         }
     }
 
-    /// A decoder that gives `wanted`, which is among `lost`.
+    /// A decoder that computes `wanted`, which is among `lost`.
     pub(crate) fn decoder(&mut self, lost: &[usize], wanted: usize) -> Result<&Decoder, TooMuchLost> {
         let code = &self.code;
         match self.decoders.entry((lost.to_vec(), wanted)) {

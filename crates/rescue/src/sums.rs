@@ -1,4 +1,4 @@
-//! Whether a member gives what was written to it: docs/format/checksums.md, "Reading".
+//! Checks whether a member returns what was written to it: docs/format/checksums.md, "Reading".
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 use crate::group::Group;
 use crate::survey::Found;
 
-/// Sums in a block of sums.
+/// Checksums in a block of sums.
 const SUMS_PER_BLOCK: u64 = BLOCK as u64 / 4;
 
-/// Blocks of sums in memory, before all are forgotten.
+/// Most blocks of sums in memory. When it is reached, all are dropped.
 const BLOCKS_MAX: usize = 4096;
 
-/// Damaged blocks that are remembered. On a member whose sums are all gone they would be all of its
-/// blocks.
+/// Most damaged blocks that are remembered. If a member has lost all its sums, all of its blocks
+/// seem damaged.
 const DAMAGED_MAX: usize = 1 << 20;
 
-/// Ranges of damaged blocks that are shown.
+/// Most ranges of damaged blocks that are shown.
 const RANGES_MAX: usize = 1000;
 
-/// Blocks of a drive, side by side, that do not fit their checksums.
+/// Adjacent blocks of a drive that do not fit their checksums.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamagedRange {
     /// The drive.
@@ -31,20 +31,20 @@ pub struct DamagedRange {
     pub slot: u16,
     /// First byte, on the drive.
     pub offset_bytes: u64,
-    /// How many.
+    /// Length in bytes.
     pub len_bytes: u64,
 }
 
-/// Blocks of sums by slot and number; `None` where they cannot be read.
+/// Blocks of sums by slot and number; `None` if unreadable.
 type SumBlocks = BTreeMap<(usize, u64), Option<Vec<u8>>>;
 
-/// The checksums of a group's members, if it keeps them.
+/// The checksums of a group's members, if the group has any.
 pub(crate) struct Sums<'a> {
     group: &'a Group,
     drives: &'a [Found],
     region: Option<Region>,
     blocks: RefCell<SumBlocks>,
-    /// Blocks of data that did not fit: slot, byte on the drive.
+    /// Data blocks that did not fit: slot, offset on the drive.
     damaged: RefCell<BTreeSet<(usize, u64)>>,
 }
 
@@ -54,16 +54,16 @@ impl<'a> Sums<'a> {
         Sums { group, drives, region, blocks: RefCell::default(), damaged: RefCell::default() }
     }
 
-    /// Where the sum of a block is, in bytes on the drive. `offset`: of the block, from the start
-    /// of the data region.
+    /// Offset of the sum of a block, in bytes on the drive. `offset` is that of the block, from the
+    /// start of the data region.
     pub(crate) fn place(&self, offset: u64) -> Option<u64> {
         let block = offset / BLOCK as u64;
         self.region.map(|region| region.offset + block / SUMS_PER_BLOCK * BLOCK as u64 + block % SUMS_PER_BLOCK * 4)
     }
 
-    /// Whether bytes that a member gave are what was written there, as far as that is known. They
-    /// are whole blocks, `offset` bytes from the start of the data region. A sum that cannot be
-    /// read says nothing.
+    /// Whether bytes from a member are what was written there, as far as that is known. They are
+    /// whole blocks, `offset` bytes from the start of the data region. If a sum is unreadable, its
+    /// block counts as fitting.
     pub(crate) fn fit(&self, slot: usize, offset: u64, bytes: &[u8]) -> bool {
         let Some(region) = self.region else { return true };
         let mut all_fit = true;
@@ -81,12 +81,12 @@ impl<'a> Sums<'a> {
         all_fit
     }
 
-    /// Blocks that did not fit so far, up to a million.
+    /// Number of blocks that did not fit so far, up to a million.
     pub(crate) fn damaged_count(&self) -> u64 {
         self.damaged.borrow().len() as u64
     }
 
-    /// Where those are: the first ranges.
+    /// The first ranges of these blocks.
     pub(crate) fn damaged_ranges(&self) -> Vec<DamagedRange> {
         let mut ranges: Vec<DamagedRange> = Vec::new();
         for &(slot, offset_bytes) in self.damaged.borrow().iter() {
@@ -106,7 +106,7 @@ impl<'a> Sums<'a> {
         ranges
     }
 
-    /// The sum of a block, by its number in the data region.
+    /// The sum of a block. `number` is its index in the data region.
     fn sum(&self, region: &Region, slot: usize, number: u64) -> Option<u32> {
         let key = (slot, number / SUMS_PER_BLOCK);
         let mut blocks = self.blocks.borrow_mut();

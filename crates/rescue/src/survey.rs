@@ -1,4 +1,4 @@
-//! What a set of drives is.
+//! Identifies a set of drives.
 
 use std::path::Path;
 
@@ -7,35 +7,35 @@ use crate::error::RescueError;
 use crate::group::Group;
 use crate::probe::Probe;
 
-/// A drive and what it says of itself.
+/// A drive and its superblocks.
 pub struct Found {
     /// The drive.
     pub drive: Drive,
-    /// What is on it.
+    /// Its content.
     pub probe: Probe,
 }
 
 /// A path that could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unopened {
-    /// What was named.
+    /// The name that was given.
     pub name: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
-/// Some drives, and the groups that are on them.
+/// Some drives, and the groups on them.
 pub struct Survey {
     /// The drives, in the order they were named.
     pub drives: Vec<Found>,
-    /// What could not be opened.
+    /// Paths that could not be opened.
     pub unopened: Vec<Unopened>,
     /// The groups, by name.
     pub groups: Vec<Group>,
 }
 
 impl Survey {
-    /// Opens drives and images for reading and looks at each.
+    /// Opens drives and images for reading, and probes each.
     pub fn open<P: AsRef<Path>>(paths: &[P]) -> Survey {
         let mut drives: Vec<Drive> = Vec::new();
         let mut unopened = Vec::new();
@@ -53,7 +53,7 @@ impl Survey {
         Survey { unopened, ..Survey::of(drives) }
     }
 
-    /// Looks at drives that are open already.
+    /// Probes drives that are already open.
     pub fn of(drives: Vec<Drive>) -> Survey {
         let look = |drive| Found { probe: Probe::of(&drive), drive };
         let drives: Vec<Found> = drives.into_iter().map(look).collect();

@@ -1,4 +1,4 @@
-//! Where a volume is written to.
+//! The target that a volume is written to.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -11,25 +11,25 @@ use crate::drive::{Node, plain};
 use crate::error::RescueError;
 use crate::survey::Found;
 
-/// Takes a volume's bytes, in order and each once.
+/// Receives a volume's bytes, in order and each once.
 pub trait Target {
-    /// For people.
+    /// Name for people.
     fn name(&self) -> &str;
 
-    /// Takes bytes that begin at `start` of the volume.
+    /// Writes bytes that begin at `start` of the volume.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn write(&mut self, start: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Takes `len` zeroes.
+    /// Writes `len` zeroes.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn skip(&mut self, start: u64, len: u64) -> io::Result<()>;
 }
 
-/// A pipe, a socket, a terminal: zeroes are written like all else.
+/// A pipe, a socket, a terminal: zeroes are written like all other bytes.
 pub struct StreamTarget<W: Write> {
     stream: W,
 }
@@ -56,22 +56,21 @@ impl<W: Write> Target for StreamTarget<W> {
     }
 }
 
-/// A file, sparse where the volume was never written or holds zeroes, or a block device.
+/// A file, or a block device. A file is sparse where the volume was never written or holds zeroes.
 pub struct FileTarget {
     file: File,
     path: PathBuf,
     name: String,
-    /// What is not written reads as zeroes.
+    /// Whether bytes that are not written read as zeroes.
     is_fresh: bool,
 }
 
 impl FileTarget {
-    /// Makes a file of `size_bytes`, or takes one or a block device that is there if `force` says
-    /// so.
+    /// Creates a file of `size_bytes`. With `force`, uses an existing file or block device.
     ///
     /// # Errors
-    /// [`RescueError::TargetIsDrive`], also for a loop device over one or a partition of one;
-    /// [`RescueError::TargetExists`]; [`RescueError::TargetUnfit`].
+    /// [`RescueError::TargetIsDrive`], also for a loop device on one of the drives or a partition
+    /// of one; [`RescueError::TargetExists`]; [`RescueError::TargetUnfit`].
     pub fn open(path: &Path, size_bytes: u64, force: bool, drives: &[Found]) -> Result<FileTarget, RescueError> {
         let name = path.display().to_string();
         let unfit = |why: String| RescueError::TargetUnfit { name: name.clone(), why };
@@ -88,7 +87,7 @@ impl FileTarget {
                     return Err(RescueError::TargetExists { name });
                 }
                 let is_file = matches!(node, Node::File { .. });
-                // Exclusive, for a block device: refused while it is mounted or part of something.
+                // O_EXCL on a block device fails while the device is mounted or otherwise in use.
                 if is_file {
                     options.truncate(true)
                 } else {
@@ -122,11 +121,10 @@ impl FileTarget {
         self.file.sync_all().map_err(|source| RescueError::Write { name: self.name, source })
     }
 
-    /// Removes what was written so far, if it is a file: half a volume must not be taken for a
-    /// whole one.
+    /// Removes the file, if it is one: half a volume must not be taken for a whole one.
     pub fn abandon(self) {
         if self.is_fresh {
-            // Nothing better can be done about a file that cannot be removed either.
+            // If the file cannot be removed either, nothing more can be done.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -141,7 +139,7 @@ impl Target for FileTarget {
         if !self.is_fresh {
             return self.file.write_all_at(bytes, start);
         }
-        // Blocks of zeroes become holes; what lies between them is written at once.
+        // Blocks of zeroes become holes. The bytes between them are written at once.
         let (mut from, mut at) = (0, 0);
         while at < bytes.len() {
             let end = bytes.len().min(at + BLOCK);

@@ -1,4 +1,4 @@
-//! The pieces of a volume, in its own order.
+//! The pieces of a volume, in the order of its bytes.
 
 use format::VolumeRecord;
 
@@ -6,26 +6,26 @@ use crate::group::Group;
 use crate::map::Map;
 use crate::stripe::Column;
 
-/// Bytes of a volume that lie side by side on one member, in one zone.
+/// Consecutive bytes of a volume on one member, in one allocation chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// First byte, in the volume.
     pub start: u64,
-    /// How many.
+    /// Length in bytes.
     pub len: u64,
-    /// Where they lie.
+    /// Position on the members.
     pub at: Column,
-    /// On which data strip.
+    /// Number of the data strip.
     pub strip: usize,
-    /// Whether they were ever written; `None` where their content is not known, or not even that.
+    /// Whether they were ever written; `None` if their content, or even that, is unknown.
     pub written: Option<bool>,
 }
 
-/// Goes through a volume.
+/// Iterates over the pieces of a volume.
 pub(crate) struct Walk<'a> {
     group: &'a Group,
     map: &'a Map,
-    /// Ranges of the group whose content is not known, sorted.
+    /// Ranges of the group whose content is unknown, sorted.
     lost: &'a [(u64, u64)],
     volume: &'a VolumeRecord,
     extent: usize,
@@ -40,16 +40,16 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// No zone of the map block of `zone` was ever written: the end of the block. A
-    /// stripe of each set comes before the next one of the first, so the first set's zone beside
-    /// this one has to be in the block, too.
+    /// If no chunk of the map block of `zone` was ever written: the end of the block. The stripes
+    /// of all sets alternate, so the chunk of the first set beside this one must be in the same map
+    /// block, too.
     fn unwritten_up_to(&self, zone: u64) -> Option<u64> {
         let sets = self.group.geometry.sets;
         let end = self.map.unwritten_up_to(zone)?;
         (self.map.unwritten_up_to(zone / sets * sets) == Some(end)).then_some(end)
     }
 
-    /// The first range of the list of lost blocks that ends behind a byte of the group.
+    /// The first range in the list of lost blocks that ends after a byte of the group.
     fn lost_from(&self, logical: u64) -> Option<(u64, u64)> {
         let index = self.lost.partition_point(|(start, len)| start + len <= logical);
         self.lost.get(index).map(|(start, len)| (*start, start + len))
@@ -74,7 +74,7 @@ impl Iterator for Walk<'_> {
         let zone = geometry.zone_of(place.set, place.offset);
         let in_extent = (extent.len_bytes - self.within).min(left);
         let (len, written) = if place.offset >= self.group.data_bytes {
-            // Behind the end of every member, and so is everything that follows in this extent.
+            // Beyond the end of every member, and so is the rest of this extent.
             (in_extent, None)
         } else if let Some(end) = self.unwritten_up_to(zone) {
             let up_to = geometry.stripe_start(0, end / geometry.sets * geometry.zone);
