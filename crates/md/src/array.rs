@@ -10,20 +10,20 @@ use crate::assess::Assembly;
 use crate::examine::read_bytes;
 use crate::geometry::{Geometry, Parity, Place};
 
-/// Where a part cannot be read, its blocks of so many bytes are tried one by one: each may be
-/// readable somewhere else.
+/// If a part cannot be read, it is tried again in blocks of this many bytes: each may be readable
+/// on another member.
 const BLOCK_BYTES: usize = 4096;
 
-/// The longest part of a request that is read in one go, in bytes.
+/// The longest part of a request that is read at once, in bytes.
 const PART_BYTES_MAX: u64 = 1 << 20;
 
 /// Parts of a request that are read at the same time.
 const PARTS_AT_ONCE: usize = 32;
 
-/// Why writes are refused.
+/// The answer to all writes.
 const READ_ONLY: BlockError = BlockError::ReadOnly { reason: "an md array is imported for reading" };
 
-/// An array, as a block device that can only be read. A handle: clones are the same array.
+/// An md array as a read-only block device. A handle: clones are the same array.
 ///
 /// A block that cannot be read from its member is read from another copy, or computed from the rest
 /// of its row.
@@ -39,22 +39,22 @@ struct Inner<E: Env> {
     env: E,
     geometry: Geometry,
     members: Vec<Option<Member<E::Drive>>>,
-    /// Bytes of each member's data up to which parity fits.
+    /// Bytes of each member's data up to which parity fits the data.
     trusted_bytes: u64,
-    /// Of RAID 6.
+    /// The code of RAID 6; none for other levels.
     code: Option<Code>,
 }
 
 struct Member<D> {
     drive: D,
-    /// Byte of the drive at which the data begin.
+    /// First byte of the data on the drive.
     data_start: u64,
-    /// Bytes of the drive, first and behind the last, that count as unreadable.
+    /// Unreadable ranges of the drive in bytes: start, and end (exclusive).
     bad: Vec<(u64, u64)>,
 }
 
 impl<D: Drive> Member<D> {
-    /// Fills `buf` from the byte `at` of the data. `None` if that cannot be read.
+    /// Fills `buf` from byte `at` of the data. `None` if the range cannot be read.
     async fn read(&self, at: u64, buf: BufMut) -> Option<BufMut> {
         let (start, end) = (self.data_start + at, self.data_start + at + buf.len() as u64);
         if self.bad.iter().any(|&(first, behind)| first < end && start < behind) {
@@ -64,16 +64,16 @@ impl<D: Drive> Member<D> {
     }
 }
 
-/// A part of a request that lies together.
+/// A contiguous part of a request.
 struct Part {
     place: Place,
-    /// Bytes from the start of the sector that the place is for.
+    /// Bytes from the start of the sector that `place` refers to.
     skip: u64,
     len: usize,
 }
 
 impl<E: Env> Array<E> {
-    /// The array of an assembly. `drive` gives the drive of a candidate.
+    /// The array of an assembly. `drive` returns the drive of a candidate.
     pub fn new(env: E, assembly: &Assembly, drive: impl Fn(usize) -> E::Drive) -> Self {
         let geometry = assembly.geometry.clone();
         let members = assembly.members.iter().map(|place| {
@@ -115,8 +115,8 @@ impl<E: Env> Inner<E> {
         parts
     }
 
-    /// Fills `buf` with a part. The second value says that it is another buffer, since the first
-    /// was lost on the way.
+    /// Fills `buf` with a part. The second value says whether the result is another buffer, because
+    /// the first one was lost.
     async fn part(&self, part: &Part, buf: BufMut) -> Result<(BufMut, bool), BlockError> {
         if let Some(buf) = self.first(part, buf).await {
             return Ok((buf, false));
@@ -139,17 +139,18 @@ impl<E: Env> Inner<E> {
         Ok((found, true))
     }
 
-    /// A part from the member that it is on, or that has its first copy.
+    /// Reads a part from its member, or from the member with its first copy.
     async fn first(&self, part: &Part, buf: BufMut) -> Option<BufMut> {
         let (member, sector) = self.home(&part.place)?;
         member.read(sector * SECTOR + part.skip, buf).await
     }
 
-    /// The member that a place is read from, and the sector of its data. `None` if it is not there.
+    /// The member that a place is read from, and the sector in its data. `None` if that member is
+    /// missing.
     fn home(&self, place: &Place) -> Option<(&Member<E::Drive>, u64)> {
         let (disk, sector) = match place {
-            // The first that is there: always the same one, so that copies that differ after a
-            // crash are read alike.
+            // The first present copy. It is always the same one, so copies that differ after a
+            // crash are read consistently.
             Place::Copies { at, .. } => *at.iter().find(|(disk, _)| self.members[*disk].is_some())?,
             Place::Strip { row, index, sector, .. } => {
                 (self.geometry.parity().expect("strips have parity").row(*row).data[*index], *sector)
@@ -158,8 +159,8 @@ impl<E: Env> Inner<E> {
         Some((self.members[disk].as_ref()?, sector))
     }
 
-    /// Where in a part the block of its first member ends that the part's byte `at` is in, so that
-    /// no more than one block is lost with a piece up to there.
+    /// End of the block, on the part's first member, that contains byte `at` of the part. It is an
+    /// offset in the part. Pieces that end there lose at most one block.
     fn block_end(&self, part: &Part, at: usize) -> usize {
         let byte = match self.home(&part.place) {
             Some((member, sector)) => member.data_start + sector * SECTOR + part.skip + at as u64,
@@ -174,13 +175,14 @@ impl<E: Env> Inner<E> {
         self.first(&range, self.env.alloc(len)).await
     }
 
-    /// A range of a part that its first member does not give: from another copy, or computed.
+    /// Reads a range of a part that its first member cannot provide: from another copy, or by
+    /// computation.
     async fn elsewhere(&self, part: &Part, at: usize, len: usize) -> Result<BufMut, BlockError> {
         let byte = |sector: u64| sector * SECTOR + part.skip + at as u64;
         match &part.place {
             Place::Copies { at, .. } => {
                 let there = at.iter().filter_map(|(disk, sector)| Some((self.members[*disk].as_ref()?, *sector)));
-                // The first of them was tried.
+                // The first of them was tried already.
                 for (member, sector) in there.skip(1) {
                     if let Some(buf) = member.read(byte(sector), self.env.alloc(len)).await {
                         return Ok(buf);
@@ -202,12 +204,12 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// A range of one member's data. `None` if it cannot be read, or the member is not there.
+    /// Reads a range of one member's data. `None` if it cannot be read or the member is missing.
     async fn strip(&self, disk: usize, byte: u64, len: usize) -> Option<BufMut> {
         self.members[disk].as_ref()?.read(byte, self.env.alloc(len)).await
     }
 
-    /// Computes a range of a data strip: the sum of all others in its row.
+    /// Computes a range of a data strip as the sum of all others in its row.
     async fn by_p(&self, parity: &Parity, row: u64, index: usize, byte: u64, len: usize) -> Result<BufMut, BlockError> {
         let lost = parity.row(row).data[index];
         let others = (0..self.members.len()).filter(|&disk| disk != lost);
@@ -223,7 +225,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Computes a range of a data strip from as many others as it takes, and P and Q.
+    /// Computes a range of a data strip from as many others as needed, including P and Q.
     async fn by_p_and_q(
         &self,
         code: &Code,
@@ -234,8 +236,8 @@ impl<E: Env> Inner<E> {
         len: usize,
     ) -> Result<BufMut, BlockError> {
         let row = parity.row(row);
-        // Strips as the code numbers them: by their powers, then P and Q. One without a disk is all
-        // zeroes.
+        // Strips in the code's numbering: by their powers, then P and Q. A strip without a disk is
+        // all zeroes.
         let syndromes = [Some(row.p), row.q];
         let disks: Vec<Option<usize>> = row.powers.iter().copied().chain(syndromes).collect();
         let wanted = disks.iter().position(|disk| *disk == Some(row.data[index])).expect("each data strip has a power");
@@ -261,7 +263,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// The same, and zeroes where there is no disk.
+    /// As `strip`, and zeroes if there is no disk.
     async fn source(&self, disk: Option<usize>, byte: u64, len: usize) -> Option<BufMut> {
         match disk {
             Some(disk) => self.strip(disk, byte, len).await,
@@ -329,7 +331,7 @@ impl<E: Env> Block for Array<E> {
         self.0.members.iter().any(Option::is_none)
     }
 
-    /// There is nothing that could be made durable.
+    /// Nothing is ever written, so there is nothing to make durable.
     async fn flush(&self) -> Result<(), BlockError> {
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! Which drives make an array, and whether it can be read from them.
+//! Decides which drives form an array, and whether the array can be read from them.
 //!
-//! The rules are md's: the superblock with the most events counts, also for the roles of the
-//! others; whoever missed more than one event is stale.
+//! The rules are md's. The superblock with the most events counts, also for the roles of the other
+//! drives. A drive that missed more than one event is stale.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use crate::geometry::{Geometry, Level, Numbers};
 use crate::reason::{LeftOut, Refusal, level_name};
 use crate::superblock::{ArrayId, Features, Role, Superblock, Version};
 
-/// Events that a member may have missed: the last superblocks before a stop are written one after
+/// Events that a member may have missed: before a stop, the last superblocks are written one after
 /// the other.
 const EVENTS_MISSED_MAX: u64 = 1;
 
-/// What an array says of itself, whether or not it can be read.
+/// Properties of an array, whether or not it can be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// Identity.
@@ -25,41 +25,41 @@ pub struct Description {
     pub version: Version,
     /// Level in mdadm's words.
     pub level: String,
-    /// Layout in mdadm's words; empty where there is only one, or it is not known.
+    /// Layout in mdadm's words. Empty if the level has only one, or if it is unknown.
     pub layout: String,
-    /// Sectors of a chunk; 0 where there is none.
+    /// Sectors of a chunk; 0 if the level has none.
     pub chunk_sectors: u64,
-    /// Slots.
+    /// Number of slots.
     pub disks: u32,
-    /// Capacity in sectors; 0 where it is not known.
+    /// Capacity in sectors; 0 if unknown.
     pub sectors: u64,
-    /// The newest superblock's.
+    /// Event count of the newest superblock.
     pub events: u64,
-    /// It was stopped in order, and its redundancy fits its data.
+    /// Whether it was stopped in order, so its redundancy fits its data.
     pub clean: bool,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// When its newest superblock was written, in seconds since 1970.
     pub updated_unix_s: u64,
 }
 
-/// A member, and where its data are.
+/// A member, and the location of its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberPlace {
     /// Index of its candidate.
     pub candidate: usize,
     /// First sector of its data on the drive.
     pub data_offset: u64,
-    /// Sectors of the drive whose content counts for nothing.
+    /// Sectors of the drive whose content is not valid.
     pub bad: Vec<Range<u64>>,
 }
 
 /// An array that can be read.
 #[derive(Debug, Clone)]
 pub struct Assembly {
-    /// Where everything lies.
+    /// Location of each sector.
     pub geometry: Geometry,
-    /// By slot.
+    /// Members by slot.
     pub members: Vec<Option<MemberPlace>>,
     /// Sectors of each member up to which parity fits the data.
     pub trusted_sectors: u64,
@@ -72,18 +72,18 @@ impl Assembly {
     }
 }
 
-/// What some drives of one array amount to.
+/// The result for some drives of one array.
 #[derive(Debug, Clone)]
 pub struct Assessment {
-    /// What the array says of itself.
+    /// Properties of the array.
     pub description: Description,
     /// Candidates that are not read, by index.
     pub left_out: Vec<(usize, LeftOut)>,
-    /// What can be read, or why nothing can.
+    /// The readable array, or why it cannot be read.
     pub assembly: Result<Assembly, Refusal>,
 }
 
-/// The candidates of each array, by index, in the order in which the arrays first appear.
+/// The candidates of each array, by index. Arrays are in the order of their first appearance.
 pub fn sets(candidates: &[&Candidate]) -> Vec<Vec<usize>> {
     let mut sets: Vec<(ArrayId, Vec<usize>)> = Vec::new();
     for (index, candidate) in candidates.iter().enumerate() {
@@ -96,16 +96,17 @@ pub fn sets(candidates: &[&Candidate]) -> Vec<Vec<usize>> {
     sets.into_iter().map(|(_, set)| set).collect()
 }
 
-/// Says of drives of one array what it is and whether it can be read. With `allow_inconsistent`,
-/// what was being written when the array was last used may be computed from parity that does not
-/// fit it: mdadm's `--force`.
+/// Assesses drives of one array: its properties, and whether it can be read. With
+/// `allow_inconsistent`, data that was being written when the array was last used may be computed
+/// from parity that does not fit it, like mdadm's `--force`.
 ///
 /// # Panics
 /// If there is no candidate.
 pub fn assess(candidates: &[&Candidate], allow_inconsistent: bool) -> Assessment {
     let newest = candidates.iter().map(|candidate| candidate.superblock.events).max().expect("an array has a drive");
     let fresh = || candidates.iter().map(|candidate| &candidate.superblock).filter(|own| own.events == newest);
-    // A member's, if there is one: a spare has no part in what the members think of each other.
+    // Prefers a member's superblock: a spare does not take part in what members record about each
+    // other.
     let freshest = fresh().find(|own| is_member(own)).or_else(|| fresh().next()).expect("one has the most events");
     let mut members =
         Members { slots: vec![None; freshest.disks.min(crate::ROLES_MAX as u32) as usize], left_out: Vec::new() };
@@ -130,7 +131,7 @@ pub fn assess(candidates: &[&Candidate], allow_inconsistent: bool) -> Assessment
     Assessment { description, left_out: members.left_out, assembly }
 }
 
-/// By its own account the device has a place in the array.
+/// Whether the device's own superblock lists it as a member.
 fn is_member(superblock: &Superblock) -> bool {
     matches!(superblock.role_of(superblock.device_number), Role::Member(_))
 }
@@ -152,7 +153,7 @@ fn describe(freshest: &Superblock) -> Description {
     }
 }
 
-/// Whether an array of this kind is read at all.
+/// Whether this kind of array is supported.
 fn check(freshest: &Superblock) -> Result<Level, Refusal> {
     let features = freshest.features;
     if features.unknown() != Features::default() {
@@ -196,7 +197,7 @@ fn geometry(
     Geometry::new(&numbers).map_err(Refusal::Geometry)
 }
 
-/// Who sits where.
+/// The assignment of candidates to slots.
 struct Members {
     /// Index of the candidate, by slot.
     slots: Vec<Option<usize>>,
@@ -204,7 +205,7 @@ struct Members {
 }
 
 impl Members {
-    /// Gives each candidate its slot, or the reason why it has none.
+    /// Assigns each candidate to its slot, or records the reason why it has none.
     fn seat(&mut self, candidates: &[&Candidate], freshest: &Superblock) -> Result<(), Refusal> {
         let mut contested = None;
         let mut replacements = Vec::new();
@@ -220,7 +221,7 @@ impl Members {
                 },
             }
         }
-        // A replacement that is complete is as good as a member that is gone.
+        // A complete replacement can take the place of a missing member.
         for (slot, index) in replacements {
             match &mut self.slots[usize::from(slot)] {
                 Some(_) => self.left_out.push((index, LeftOut::Replacement)),
@@ -231,7 +232,7 @@ impl Members {
         contested.map_or(Ok(()), |slot| Err(Refusal::TwoDrives(slot)))
     }
 
-    /// Takes members out whose drives cannot hold what the array needs of them.
+    /// Removes members whose drives cannot hold the data that the array needs from them.
     fn check_sizes(&mut self, candidates: &[&Candidate], geometry: &Geometry) {
         for (slot, seat) in self.slots.iter_mut().enumerate() {
             let Some(index) = *seat else { continue };
@@ -273,7 +274,7 @@ fn slot(candidate: &Candidate, freshest: &Superblock, slots: usize) -> Result<u1
     if shape(own) != shape(freshest) {
         return Err(LeftOut::OtherShape);
     }
-    // A rebuild that has come to the end of everything has ended.
+    // A rebuild whose position is the maximum is complete.
     if let Some(done_sectors) = own.recovered_sectors.filter(|&sectors| sectors != u64::MAX) {
         return Err(LeftOut::Rebuilding { done_sectors, total_sectors: own.size_sectors });
     }
@@ -307,9 +308,9 @@ fn assemble(
     Ok(Assembly { geometry, members, trusted_sectors })
 }
 
-/// Whether data are on the missing disks, rather than parity only.
+/// Whether missing disks hold data, rather than only parity.
 fn needs_parity(geometry: &Geometry, missing: &[usize]) -> bool {
     let Some(parity) = geometry.parity() else { return false };
-    // The pattern repeats after so many rows, or fewer.
+    // The pattern repeats after this many rows, or fewer.
     (0..geometry.disk_count() as u64).any(|row| parity.row(row).data.iter().any(|disk| missing.contains(disk)))
 }

@@ -1,28 +1,28 @@
-//! A member's list of bad blocks: ranges that md could not write, or could not rebuild, and whose
-//! content is therefore anything.
+//! A member's list of bad blocks: ranges that md could not write or could not rebuild, so their
+//! content is undefined.
 
 use std::ops::Range;
 
 use thiserror::Error;
 
-/// The largest list that the kernel takes, in sectors.
+/// The largest list that the kernel accepts, in sectors.
 pub const LOG_SECTORS_MAX: u16 = 8;
 
-/// Why a list cannot be used. Without it nobody knows which blocks of the member are good.
+/// Why a list cannot be used. Without it, it is unknown which blocks of the member are good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BadBlocksError {
-    /// It takes more or less than a list may.
+    /// Its size is out of range.
     #[error("its list of bad blocks takes {0} sectors, not 1 to 8")]
     Size(u16),
-    /// The unit of its entries makes no sense.
+    /// The unit of its entries is out of range.
     #[error("its list of bad blocks counts in units of 2^{0} sectors")]
     Shift(u8),
 }
 
 /// The bad sectors of a drive, counted from its start, in the order of the list.
 ///
-/// An entry has the first sector in its upper 54 bits and the number of sectors in the lower 10,
-/// both in units of two to the power of `shift`; one of all ones ends the list.
+/// An entry has the first sector in its upper 54 bits and the number of sectors in the lower 10.
+/// Both are in units of 2^`shift` sectors. An entry of all ones ends the list.
 ///
 /// # Errors
 /// [`BadBlocksError`].
@@ -31,7 +31,7 @@ pub fn decode(bytes: &[u8], shift: u8) -> Result<Vec<Range<u64>>, BadBlocksError
     if sectors == 0 || sectors > usize::from(LOG_SECTORS_MAX) {
         return Err(BadBlocksError::Size(u16::try_from(sectors).unwrap_or(u16::MAX)));
     }
-    // A unit of more than 512 GiB is nobody's.
+    // No list has units of more than 512 GiB.
     if shift > 30 {
         return Err(BadBlocksError::Shift(shift));
     }

@@ -1,4 +1,4 @@
-//! What a drive says of itself.
+//! Reads the superblock of a drive.
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ pub struct Candidate {
     pub superblock: Superblock,
     /// Size of the drive, in sectors.
     pub drive_sectors: u64,
-    /// Bytes of the drive's own sectors.
+    /// Sector size of the drive in bytes.
     pub sector_bytes: u32,
-    /// Sectors of the drive whose content counts for nothing; or why nobody knows which those are.
+    /// Sectors of the drive whose content is not valid, or why they are unknown.
     pub bad: Result<Vec<Range<u64>>, LeftOut>,
 }
 
-/// Why a drive is no candidate.
+/// Why a drive is not a candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NotMember {
     /// It has no superblock, or one that cannot be used.
@@ -34,7 +34,7 @@ pub enum NotMember {
     Drive(DriveError),
 }
 
-/// Reads any bytes of a drive, whatever its sectors are.
+/// Reads an arbitrary byte range of a drive, independent of its sector size.
 pub(crate) async fn read_bytes<D: Drive>(drive: &D, offset: u64, mut buf: BufMut) -> Result<BufMut, DriveError> {
     let sector = u64::from(drive.info().sector_bytes);
     let len = buf.len() as u64;
@@ -50,8 +50,8 @@ pub(crate) async fn read_bytes<D: Drive>(drive: &D, offset: u64, mut buf: BufMut
     Ok(buf)
 }
 
-/// Looks for a superblock on a drive. Where there are several, the one of the array that was made
-/// last counts, as it does for mdadm: others are what was left of earlier uses.
+/// Looks for a superblock on a drive. If there are several, the one of the newest array counts, as
+/// for mdadm; the others are remains of earlier uses.
 ///
 /// # Errors
 /// [`NotMember`].
@@ -64,7 +64,7 @@ pub async fn examine<D: Drive>(drive: &D) -> Result<Candidate, NotMember> {
         let bytes = match read_bytes(drive, sector * SECTOR, buf).await {
             Ok(bytes) => bytes,
             Err(error) => {
-                // Another place may be readable, and have it.
+                // Another location may be readable and have a superblock.
                 reason = NotMember::Drive(error);
                 continue;
             }

@@ -1,19 +1,19 @@
-//! Linux md arrays, for reading: RAID 0, 1, 4, 5, 6 and 10 with metadata of version 1, whole or
+//! Linux md arrays, for reading: RAID 0, 1, 4, 5, 6 and 10 with version 1 metadata, complete or
 //! degraded.
 //!
-//! - [`examine`] reads what a drive says of itself: a [`Candidate`] with a [`Superblock`].
-//! - [`sets`] sorts candidates by array, and [`assess`] says of one array what it is, which drives
-//!   are left out and why, and whether it can be read: an [`Assembly`].
-//! - [`Geometry`] says where each sector lies. Pure functions; written down in `docs/import-md.md`.
-//! - [`Array`] is a [`drive::Block`] over the drives, which reads, and refuses everything else.
+//! - [`examine`] reads the metadata of a drive: a [`Candidate`] with a [`Superblock`].
+//! - [`sets`] groups candidates by array. [`assess`] describes one array, says which drives are
+//!   left out and why, and whether it can be read: an [`Assembly`].
+//! - [`Geometry`] locates each sector. Pure functions; `docs/import-md.md` states the rules.
+//! - [`Array`] is a [`drive::Block`] on top of the drives. It reads, and refuses everything else.
 //!
 //! # Invariants
-//! 1. Nothing is ever written to a drive: this crate calls no operation of [`drive::Drive`] but
+//! 1. Nothing is ever written to a drive: this crate uses no operation of [`drive::Drive`] except
 //!    `read`.
-//! 2. What a member says it does not have (it is stale, being rebuilt, or a block is in its list of
-//!    bad blocks) is never read from it.
-//! 3. What is computed from parity is only given where the array says that its parity fits, or
-//!    where its operator chose to do without.
+//! 2. Data that a member does not have according to its metadata is never read from it: the member
+//!    is stale or being rebuilt, or the block is in its list of bad blocks.
+//! 3. Data computed from parity is returned only where the array's metadata says that parity fits,
+//!    or if the operator chose to ignore that.
 
 #![forbid(unsafe_code)]
 
@@ -36,6 +36,5 @@ pub use superblock::{
     Version,
 };
 
-/// Bytes of a sector: the unit of everything in md's metadata, whatever the drive's own sectors
-/// are.
+/// Bytes of a sector, the unit of all md metadata, independent of the drive's own sectors.
 pub const SECTOR: u64 = 512;

@@ -15,10 +15,10 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// Bytes that a superblock may take: the roles end with them.
+/// Bytes that a superblock may take, including the roles at its end.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 
-/// Roles that a superblock has room for.
+/// Most roles that fit a superblock.
 pub const ROLES_MAX: usize = (SUPERBLOCK_BYTES - FIXED_BYTES) / 2;
 
 /// Bytes before the roles.
@@ -30,7 +30,7 @@ pub(crate) const MAGIC: u32 = 0xA92B_4EFC;
 /// `resync_offset` of an array whose redundancy fits its data.
 const IN_SYNC: u64 = u64::MAX;
 
-/// Where the superblock of version 1 lies; the number behind the dot.
+/// Location of the version 1 superblock: the minor version number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// 1.0: near the end of the drive.
@@ -42,10 +42,11 @@ pub enum Version {
 }
 
 impl Version {
-    /// All of them, in the order in which they are looked for.
+    /// All of them, in the order of the search.
     pub const ALL: [Version; 3] = [Version::V1_2, Version::V1_1, Version::V1_0];
 
-    /// The sector of the superblock on a drive of so many sectors, if there is room for one.
+    /// The sector of the superblock on a drive of `drive_sectors` sectors, if there is room for
+    /// one.
     pub fn sector(self, drive_sectors: u64) -> Option<u64> {
         match self {
             // At least 8 KiB before the end, at a multiple of 4 KiB.
@@ -66,11 +67,11 @@ impl fmt::Display for Version {
     }
 }
 
-/// Identity of an array. Shown as mdadm shows it.
+/// Identity of an array. Formatted as by mdadm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArrayId(pub [u8; 16]);
 
-/// Identity of a member. Shown as mdadm shows it.
+/// Identity of a member. Formatted as by mdadm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub [u8; 16]);
 
@@ -96,7 +97,7 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// `feature_map`: what the superblock makes use of.
+/// `feature_map`: the features that the superblock uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features(pub u32);
 
@@ -105,17 +106,17 @@ impl Features {
     pub const BITMAP: Features = Features(1);
     /// The member is being rebuilt.
     pub const RECOVERY: Features = Features(2);
-    /// The array is being given another shape.
+    /// The array is being reshaped.
     pub const RESHAPE: Features = Features(4);
     /// The list of bad blocks is not empty.
     pub const BAD_BLOCKS: Features = Features(8);
-    /// The member is to take the place of another, which is still there.
+    /// The member replaces another one that is still present.
     pub const REPLACEMENT: Features = Features(16);
-    /// The change of shape goes backwards.
+    /// The reshape runs backwards.
     pub const RESHAPE_BACKWARDS: Features = Features(32);
-    /// The change of shape moves the data.
+    /// The reshape moves the data.
     pub const NEW_OFFSET: Features = Features(64);
-    /// The rebuild follows the bitmap.
+    /// The rebuild uses the bitmap.
     pub const RECOVERY_BITMAP: Features = Features(128);
     /// Several machines use the array at once.
     pub const CLUSTERED: Features = Features(256);
@@ -123,11 +124,11 @@ impl Features {
     pub const JOURNAL: Features = Features(512);
     /// There is a partial parity log.
     pub const PPL: Features = Features(1024);
-    /// There are several.
+    /// There are several partial parity logs.
     pub const MULTIPLE_PPLS: Features = Features(2048);
-    /// The layout counts for RAID 0 as well.
+    /// The layout is valid for RAID 0, too.
     pub const RAID0_LAYOUT: Features = Features(4096);
-    /// All that are known here.
+    /// All features that this program knows.
     pub const KNOWN: Features = Features((4096 << 1) - 1);
 
     /// Whether any of `other` is set.
@@ -135,18 +136,18 @@ impl Features {
         self.0 & other.0 != 0
     }
 
-    /// Those that are not known here.
+    /// The features that this program does not know.
     pub fn unknown(self) -> Features {
         Features(self.0 & !Features::KNOWN.0)
     }
 }
 
-/// What a device is to its array.
+/// Role of a device in its array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The member of this slot.
     Member(u16),
-    /// A spare, or nothing.
+    /// A spare, or unused.
     Spare,
     /// A member that failed.
     Faulty,
@@ -154,79 +155,78 @@ pub enum Role {
     Journal,
 }
 
-/// Where the list of bad blocks lies.
+/// Location of the list of bad blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadBlocksPlace {
     /// First sector on the drive.
     pub sector: u64,
-    /// Sectors that it takes.
+    /// Size in sectors.
     pub sectors: u16,
-    /// Its entries count in units of two to the power of this, in sectors.
+    /// Its entries count in units of 2^`shift` sectors.
     pub shift: u8,
 }
 
-/// A superblock whose checksum and place are right. Nothing else of it is checked yet: see
+/// A superblock whose checksum and location are right. No other field is checked yet: see
 /// [`crate::assess`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// Where it lies.
+    /// Location of the superblock.
     pub version: Version,
-    /// What it makes use of.
+    /// The features that it uses.
     pub features: Features,
     /// The array it belongs to.
     pub array: ArrayId,
-    /// The array's name, often with the name of a machine and a colon before it. Without control
-    /// characters.
+    /// Name of the array, often prefixed with a host name and a colon. Without control characters.
     pub name: String,
-    /// When the array was made, in seconds since 1970.
+    /// When the array was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// RAID level, as md numbers them: some are negative.
     pub level: i32,
-    /// How data and parity lie; the meaning depends on the level.
+    /// Layout of data and parity; the meaning depends on the level.
     pub layout: u32,
     /// Sectors that the array uses of each member.
     pub size_sectors: u64,
     /// Sectors of a chunk (a strip).
     pub chunk_sectors: u32,
-    /// Slots.
+    /// Number of slots.
     pub disks: u32,
     /// First sector of the data on this drive.
     pub data_offset: u64,
     /// Sectors that may be used for data on this drive.
     pub data_sectors: u64,
-    /// Sectors of the data that are rebuilt, where the member is being rebuilt.
+    /// Sectors of the data that are already rebuilt, if the member is being rebuilt.
     pub recovered_sectors: Option<u64>,
     /// The index of this device in the list of roles.
     pub device_number: u32,
     /// Identity of this device.
     pub device: DeviceId,
-    /// Where its list of bad blocks lies, if it is not empty.
+    /// Location of its list of bad blocks, if that is not empty.
     pub bad_blocks: Option<BadBlocksPlace>,
     /// When it was written last, in seconds since 1970.
     pub updated_unix_s: u64,
-    /// Grows with each change of the array's state: the newest superblock counts.
+    /// Grows with each change of the array's state. The newest superblock counts.
     pub events: u64,
-    /// Sectors of each member up to which the redundancy fits the data; `None` when all of it does.
+    /// Sectors of each member up to which redundancy fits the data; `None` if all of it does.
     pub resynced_sectors: Option<u64>,
-    /// Roles of all devices, by number, as they are on the drive.
+    /// Roles of all devices, by device number, as on the drive.
     roles: Vec<u16>,
 }
 
-/// Why bytes are no superblock.
+/// Why bytes are not a superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SuperblockError {
-    /// Something else, or nothing.
+    /// Other content, or none.
     #[error("there is no md superblock")]
     NotMd,
-    /// A future version.
+    /// An unknown version.
     #[error("its md superblock has version {0}, which is not known here")]
     Version(u32),
-    /// It says that it lies elsewhere: a copy, or the remains of a partition.
+    /// It states another location: it is a copy, or a remainder of a partition.
     #[error("its md superblock is for sector {says} and lies in sector {lies}")]
     Place {
-        /// Where it says it lies.
+        /// The sector that it states.
         says: u64,
-        /// Where it lies.
+        /// The sector where it was found.
         lies: u64,
     },
     /// More roles than there is room for.
@@ -237,12 +237,12 @@ pub enum SuperblockError {
     Checksum,
 }
 
-/// Seconds of a time: its lower 40 bits.
+/// Seconds of a timestamp: its lower 40 bits.
 fn seconds(time: u64) -> u64 {
     time & ((1 << 40) - 1)
 }
 
-/// The fields by their place. Only for a slice of at least [`SUPERBLOCK_BYTES`].
+/// The fields by offset. Needs a slice of at least [`SUPERBLOCK_BYTES`].
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -262,8 +262,8 @@ impl Fields<'_> {
         u64::from_le_bytes(self.array(at))
     }
 
-    /// The sum of all words but its own, with what overflows added once. A last half word counts as
-    /// a word.
+    /// The sum of all words except the checksum, with the overflow added once. A half word at the
+    /// end counts as a word.
     fn checksum(&self, role_count: usize) -> u32 {
         let words = self.0[..FIXED_BYTES + 2 * role_count].chunks(4).enumerate();
         let sum: u64 = words
@@ -278,7 +278,7 @@ impl Superblock {
     /// Reads a superblock that lies at sector `sector`. Only the first [`SUPERBLOCK_BYTES`] count.
     ///
     /// # Errors
-    /// [`SuperblockError`]; of bytes that are too few, [`SuperblockError::NotMd`].
+    /// [`SuperblockError`]; [`SuperblockError::NotMd`] if there are too few bytes.
     pub fn decode(bytes: &[u8], version: Version, sector: u64) -> Result<Superblock, SuperblockError> {
         let Some(bytes) = bytes.get(..SUPERBLOCK_BYTES) else { return Err(SuperblockError::NotMd) };
         let fields = Fields(bytes);
@@ -323,8 +323,8 @@ impl Superblock {
         })
     }
 
-    /// The role that this superblock gives a device. One that it does not know is a spare, as it is
-    /// to the kernel.
+    /// The role that this superblock assigns to a device. An unlisted device is a spare, as for the
+    /// kernel.
     pub fn role_of(&self, device_number: u32) -> Role {
         match self.roles.get(device_number as usize) {
             None | Some(0xFFFF) => Role::Spare,
@@ -334,14 +334,14 @@ impl Superblock {
         }
     }
 
-    /// The redundancy of the array fits its data.
+    /// Whether the redundancy of the array fits its data.
     pub fn is_clean(&self) -> bool {
         self.resynced_sectors.is_none()
     }
 }
 
-/// A list that lies before the start of the drive or behind the end of the numbers is none that
-/// could be read: the place is then the largest there is, which no drive has.
+/// Location of the list of bad blocks. If the offset leads before the start of the drive or
+/// overflows, the list cannot be read: the sector is then `u64::MAX`, which no drive has.
 fn bad_blocks(fields: &Fields<'_>, features: Features, sector: u64) -> Option<BadBlocksPlace> {
     if !features.any(Features::BAD_BLOCKS) {
         return None;
@@ -351,7 +351,7 @@ fn bad_blocks(fields: &Fields<'_>, features: Features, sector: u64) -> Option<Ba
     Some(BadBlocksPlace { sector, sectors: fields.u16(186), shift: fields.0[185] })
 }
 
-/// Text up to the first zero, with control characters and what is no UTF-8 replaced.
+/// Text up to the first zero. Control characters and invalid UTF-8 are replaced.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };

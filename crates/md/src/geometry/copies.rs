@@ -1,4 +1,4 @@
-//! RAID 10: copies near each other, far from each other, or both.
+//! RAID 10: near copies, far copies, or both.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 
 use super::{GeometryError, Level};
 
-/// RAID 10 of so many disks.
+/// RAID 10 over `disks` disks.
 ///
-/// Chunks are dealt to the disks in turn, each `near` times; a row of chunks so dealt fills a row
-/// of the disks. With `far` copies, each row is there again, every disk's chunk `near` disks
-/// further: in the following row (`offset`), or in a further part of every disk.
+/// Chunks are assigned to the disks in turn, each `near` times; `disks` such chunks form a row.
+/// With `far` copies, each row is repeated with every chunk `near` disks further. The repeated row
+/// is the following one (`offset`), or lies in a further part of every disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Copies {
     disks: usize,
@@ -24,9 +24,9 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// The layout's lowest byte is the number of near copies, the next that of far ones, and bit 16
-    /// says that those are in the following row. Bits 17 and 18 confine copies to sets of disks,
-    /// which mdadm never does.
+    /// The lowest byte of `layout` is the number of near copies, the next byte that of far copies.
+    /// Bit 16 says that far copies are in the following rows. Bits 17 and 18 confine copies to sets
+    /// of disks, which mdadm never does.
     pub(super) fn new(
         layout: u32,
         disks: usize,
@@ -39,7 +39,7 @@ impl Copies {
             return Err(GeometryError::Layout { level: Level::Raid10, layout });
         }
         let chunks = size_sectors / chunk_sectors / far as u64 * disks as u64 / near as u64;
-        // Chunks that the copies of all of them take of each disk, with the last row filled up.
+        // Chunks of each disk that all copies together use, with the last row filled up.
         let used_chunks = (chunks * (near * far) as u64).div_ceil(disks as u64);
         let stride_chunks = if offset { 1 } else { used_chunks / far as u64 };
         Ok(Copies {
@@ -81,7 +81,8 @@ impl Copies {
         copies
     }
 
-    /// The pattern of disks is the same every `disks` chunks.
+    /// Whether every chunk has a copy on a present disk. The pattern of disks repeats every `disks`
+    /// chunks.
     pub(super) fn is_readable(&self, is_there: impl Fn(usize) -> bool) -> bool {
         let chunks = (self.sectors / self.chunk_sectors).min(self.disks as u64);
         (0..chunks).all(|chunk| self.locate(chunk * self.chunk_sectors).iter().any(|&(disk, _)| is_there(disk)))

@@ -1,7 +1,7 @@
-//! Where each sector of an array lies.
+//! Location of each sector of an array.
 //!
-//! Written down as rules in `docs/import-md.md`. All numbers are sectors of 512 bytes; those on
-//! members count from the start of the member's data.
+//! `docs/import-md.md` states the rules. All numbers are sectors of 512 bytes. Sectors on members
+//! count from the start of the member's data.
 
 mod copies;
 mod parity;
@@ -16,8 +16,8 @@ pub use copies::Copies;
 pub use parity::{Parity, ParityLayout, Row};
 use stripes::Stripes;
 
-/// The most sectors of a member, 2 PiB: so many that the bytes of an array of as many members as
-/// there can be are a number of 64 bits.
+/// The most sectors of a member, 2 PiB. With this limit, the size in bytes of an array with the
+/// most members fits 64 bits.
 const SECTORS_MAX: u64 = 1 << 42;
 
 /// RAID levels that can be read.
@@ -29,16 +29,16 @@ pub enum Level {
     Raid1,
     /// Parity on the last disk.
     Raid4,
-    /// One parity, on all disks in turn.
+    /// One parity strip, rotating over all disks.
     Raid5,
-    /// Two.
+    /// Two parity strips.
     Raid6,
     /// Striping over copies.
     Raid10,
 }
 
 impl Level {
-    /// The level of this number.
+    /// The level with this md number.
     pub fn of_md(level: i32) -> Option<Level> {
         Some(match level {
             0 => Level::Raid0,
@@ -51,7 +51,7 @@ impl Level {
         })
     }
 
-    /// The level computes what is missing from parity.
+    /// Whether the level computes missing data from parity.
     pub fn has_parity(self) -> bool {
         matches!(self, Level::Raid4 | Level::Raid5 | Level::Raid6)
     }
@@ -70,82 +70,82 @@ impl fmt::Display for Level {
     }
 }
 
-/// What a superblock says of the shape of its array.
+/// The numbers in a superblock that describe the shape of its array.
 #[derive(Debug, Clone)]
 pub(crate) struct Numbers<'a> {
     pub level: Level,
     pub layout: u32,
-    /// For RAID 0: `layout` counts.
+    /// For RAID 0: whether `layout` is valid.
     pub raid0_layout: bool,
     pub disks: u32,
     pub chunk_sectors: u32,
-    /// Sectors used of each member; not for RAID 0.
+    /// Sectors used of each member. Not used for RAID 0.
     pub size_sectors: u64,
     /// For RAID 0: the data sectors of each slot.
     pub data_sectors: &'a [u64],
 }
 
-/// Why numbers make no array that can be read.
+/// Why the numbers do not describe a readable array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum GeometryError {
-    /// Fewer or more disks than the level has.
+    /// Fewer or more disks than the level allows.
     #[error("{level} of {disks} disks")]
     Disks {
         /// The level.
         level: Level,
-        /// What the superblock says.
+        /// The number in the superblock.
         disks: u32,
     },
-    /// RAID 6 of more disks than the arithmetic is made for.
+    /// RAID 6 with more disks than this program supports.
     #[error("raid6 of {disks} disks: it is read up to {max}")]
     TooManyForQ {
-        /// What the superblock says.
+        /// The number in the superblock.
         disks: u32,
-        /// What can be read.
+        /// The most disks that are supported.
         max: usize,
     },
-    /// A chunk that md would not take.
+    /// A chunk size that md does not allow.
     #[error("a chunk of {0} sectors")]
     Chunk(u32),
-    /// A layout that is not known here.
+    /// A layout that this program does not know.
     #[error("the layout {layout:#x} of {level} is not known here")]
     Layout {
         /// The level.
         level: Level,
-        /// What the superblock says.
+        /// The layout in the superblock.
         layout: u32,
     },
-    /// Members of RAID 0 differ in size, and nothing says in which of two ways the rest of the
-    /// larger ones was filled.
+    /// Members of RAID 0 differ in size, and the superblock does not say which of two layouts the
+    /// rest of the larger ones has.
     #[error(
         "members of different sizes, and nothing says how the larger ones were filled (md asks for its parameter \
          raid0.default_layout then)"
     )]
     Zones,
-    /// No data, or more than there can be.
+    /// No data, or more than the maximum.
     #[error("{0} sectors on each member")]
     Size(u64),
 }
 
-/// Where one sector lies, and how many sectors lie together from there on.
+/// Location of one sector, and the number of contiguous sectors from there on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// On each of these disks, at this sector of its data.
     Copies {
-        /// (disk, sector), the one that md reads first at the front.
+        /// (disk, sector). The first is the one that md reads first.
         at: SmallVec<[(usize, u64); 4]>,
-        /// Sectors that lie there together, at least 1.
+        /// Number of contiguous sectors, at least 1.
         sectors: u64,
     },
     /// On one disk, in a row with parity.
     Strip {
         /// The row (stripe), from 0.
         row: u64,
-        /// Which of the row's data strips it is in.
+        /// Index of the data strip within the row.
         index: usize,
-        /// Sector of the data of that disk; of all disks of the row.
+        /// Sector in the data of that disk, and of all disks of the row.
         sector: u64,
-        /// Sectors that lie there together, at least 1.
+        /// Number of contiguous sectors, at least 1.
         sectors: u64,
     },
 }
@@ -158,14 +158,14 @@ enum Kind {
     Copies(Copies),
 }
 
-/// Where each sector of an array lies.
+/// Location of each sector of an array.
 #[derive(Debug, Clone)]
 pub struct Geometry {
     level: Level,
     disks: usize,
     chunk_sectors: u64,
     sectors: u64,
-    /// Sectors of each member that hold data.
+    /// Sectors used of each member for data.
     used_sectors: Vec<u64>,
     kind: Kind,
 }
@@ -183,7 +183,7 @@ impl Geometry {
         }
         let fits = match level {
             Level::Raid0 => chunk_sectors > 0,
-            // A mirror has none, whatever is written there.
+            // A mirror has no chunks; the field is ignored.
             Level::Raid1 => true,
             _ => chunk_sectors.is_power_of_two() && chunk_sectors >= 8,
         };
@@ -225,7 +225,7 @@ impl Geometry {
         self.level
     }
 
-    /// Slots.
+    /// Number of slots.
     pub fn disk_count(&self) -> usize {
         self.disks
     }
@@ -235,7 +235,7 @@ impl Geometry {
         self.sectors
     }
 
-    /// Sectors of a chunk; of a mirror, 0.
+    /// Sectors of a chunk; 0 for a mirror.
     pub fn chunk_sectors(&self) -> u64 {
         if self.level == Level::Raid1 { 0 } else { self.chunk_sectors }
     }
@@ -245,7 +245,7 @@ impl Geometry {
         self.used_sectors[disk]
     }
 
-    /// The parity, of levels that have one.
+    /// The parity, for levels that have one.
     pub fn parity(&self) -> Option<&Parity> {
         match &self.kind {
             Kind::Parity(parity) => Some(parity),
@@ -253,7 +253,7 @@ impl Geometry {
         }
     }
 
-    /// The layout in mdadm's words; nothing where there is only one.
+    /// The layout in mdadm's words; empty if the level has only one.
     pub fn layout_name(&self) -> String {
         match &self.kind {
             Kind::Stripes(_) | Kind::Mirror => String::new(),
@@ -273,7 +273,7 @@ impl Geometry {
         }
     }
 
-    /// Where a sector lies.
+    /// Location of a sector.
     ///
     /// # Panics
     /// If the array has no such sector.
@@ -306,7 +306,7 @@ impl Geometry {
         }
     }
 
-    /// Whether everything can be read when only the disks for which `is_there` are.
+    /// Whether everything can be read with only the disks for which `is_there` is true.
     pub fn is_readable(&self, is_there: impl Fn(usize) -> bool) -> bool {
         let missing = (0..self.disks).filter(|&disk| !is_there(disk)).count();
         match &self.kind {

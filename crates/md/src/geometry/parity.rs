@@ -1,5 +1,4 @@
-//! RAID 4, 5 and 6: which disk of a row holds P, which Q, and which data strip is on which of the
-//! others.
+//! RAID 4, 5 and 6: which disks of a row hold P, Q and each data strip.
 
 use std::fmt;
 
@@ -7,26 +6,26 @@ use smallvec::SmallVec;
 
 use super::{GeometryError, Level};
 
-/// How parity wanders over the disks, and in which order data follow. The numbers are md's.
+/// The rotation of parity over the disks, and the order of data. The numbers are md's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParityLayout {
     /// 0: parity from the last disk downwards; data in the order of the disks.
     LeftAsymmetric,
     /// 1: parity from the first disk upwards; data in the order of the disks.
     RightAsymmetric,
-    /// 2, the default: parity from the last disk downwards; data begin behind it.
+    /// 2, the default: parity from the last disk downwards; data starts after it.
     LeftSymmetric,
-    /// 3: parity from the first disk upwards; data begin behind it.
+    /// 3: parity from the first disk upwards; data starts after it.
     RightSymmetric,
     /// 4: parity on the first disks.
     ParityFirst,
-    /// 5: parity on the last disks; RAID 4 is this.
+    /// 5: parity on the last disks; also RAID 4.
     ParityLast,
-    /// 8: as right-asymmetric, with another order of data for Q.
+    /// 8: as right-asymmetric, but with another order of data for Q.
     DdfZeroRestart,
-    /// 9: as left-asymmetric one row further, with another order of data for Q.
+    /// 9: as left-asymmetric one row further, but with another order of data for Q.
     DdfNRestart,
-    /// 10: P from the last disk downwards with Q before it; with another order of data for Q.
+    /// 10: P from the last disk downwards with Q before it, and another order of data for Q.
     DdfNContinue,
     /// 16: RAID 5's left-asymmetric, with Q on a further disk.
     LeftAsymmetric6,
@@ -42,7 +41,7 @@ pub enum ParityLayout {
 
 use ParityLayout::*;
 
-/// Number and name of each, as mdadm has them.
+/// Number and mdadm name of each.
 const LAYOUTS: [(ParityLayout, u32, &str); 14] = [
     (LeftAsymmetric, 0, "left-asymmetric"),
     (RightAsymmetric, 1, "right-asymmetric"),
@@ -61,7 +60,7 @@ const LAYOUTS: [(ParityLayout, u32, &str); 14] = [
 ];
 
 impl ParityLayout {
-    /// The layout of this number, at this level.
+    /// The layout with this number, at this level.
     pub fn of_md(level: Level, number: u32) -> Option<ParityLayout> {
         if level == Level::Raid4 {
             return Some(ParityLast);
@@ -70,18 +69,18 @@ impl ParityLayout {
         (level == Level::Raid6 || number <= 5).then_some(known)
     }
 
-    /// RAID 5 of all disks but the last, which has Q.
+    /// Whether the layout is RAID 5 over all disks but the last, which holds Q.
     fn has_q_apart(self) -> bool {
         matches!(self, LeftAsymmetric6 | RightAsymmetric6 | LeftSymmetric6 | RightSymmetric6 | ParityFirst6)
     }
 
-    /// Data begin behind the parity, and go on at the first disk.
+    /// Whether data starts after the parity and continues at the first disk.
     fn is_symmetric(self) -> bool {
         matches!(self, LeftSymmetric | RightSymmetric | LeftSymmetric6 | RightSymmetric6 | DdfNContinue)
     }
 
-    /// The powers in Q follow the disks themselves: those of P and Q are left out, and their powers
-    /// with them.
+    /// Whether the powers in Q are the disk numbers. The disks of P and Q, and their powers, are
+    /// left out.
     fn counts_disks(self) -> bool {
         matches!(self, DdfZeroRestart | DdfNRestart | DdfNContinue)
     }
@@ -94,7 +93,7 @@ impl fmt::Display for ParityLayout {
     }
 }
 
-/// RAID 4, 5 or 6 of so many disks.
+/// RAID 4, 5 or 6 over `disks` disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parity {
     layout: ParityLayout,
@@ -111,8 +110,8 @@ pub struct Row {
     pub p: usize,
     /// The disk of Q.
     pub q: Option<usize>,
-    /// The disk whose bytes are multiplied with this power of 2 in Q; of none where the strip
-    /// counts as zeroes.
+    /// The disk whose bytes are multiplied by this power of 2 in Q. `None` if the strip counts as
+    /// zeroes.
     pub powers: SmallVec<[Option<usize>; 16]>,
 }
 
@@ -125,7 +124,7 @@ impl Parity {
         Ok(Parity { layout: known, disks, syndromes: if level == Level::Raid6 { 2 } else { 1 } })
     }
 
-    /// How it wanders.
+    /// The layout of data and parity.
     pub fn layout(&self) -> ParityLayout {
         self.layout
     }
@@ -140,14 +139,14 @@ impl Parity {
         self.syndromes
     }
 
-    /// Powers that Q is made of: [`Row::powers`] has so many.
+    /// Number of powers that Q consists of: the length of [`Row::powers`].
     pub fn power_count(&self) -> usize {
         if self.layout.counts_disks() { self.disks } else { self.data_count() }
     }
 
-    /// Where P and Q of a row are.
+    /// The disks of P and Q in a row.
     fn parity_disks(&self, row: u64) -> (usize, Option<usize>) {
-        // Disks that P wanders over.
+        // Number of disks that P rotates over.
         let turn = if self.layout.has_q_apart() { self.disks - 1 } else { self.disks };
         let upwards = (row % turn as u64) as usize;
         let downwards = turn - 1 - upwards;
@@ -172,8 +171,8 @@ impl Parity {
         let (p, q) = self.parity_disks(row);
         let is_data = |disk: &usize| *disk != p && Some(*disk) != q;
         let from = |start: usize| (0..self.disks).map(move |step| (start + step) % self.disks);
-        // Behind the parity: behind Q, where that follows P; with Q apart the turn is shorter, but
-        // Q is left out anyway.
+        // Data starts after the parity: after Q, if Q directly follows P. If Q is apart, P rotates
+        // over fewer disks, but Q is skipped anyway.
         let behind = match q {
             Some(q) if q == (p + 1) % self.disks => q + 1,
             _ => p + 1,

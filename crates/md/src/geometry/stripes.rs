@@ -1,22 +1,22 @@
-//! RAID 0. Where members differ in size, what the smaller ones have is striped over all, the next
-//! over those that go on, and so on: these are zones.
+//! RAID 0. If members differ in size, the sectors that all of them have are striped over all. The
+//! next range is striped over the larger members, and so on. These ranges are zones.
 
 use super::{GeometryError, Level, Numbers, SECTORS_MAX};
 
-/// How the chunks of the second and further zones are dealt.
+/// How the chunks of the second and later zones are assigned.
 const LAYOUT_ORIGINAL: u32 = 1;
 const LAYOUT_ALTERNATE: u32 = 2;
 
-/// A zone.
+/// A zone of md's RAID 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Zone {
     /// The disks that it is striped over.
     disks: Vec<usize>,
-    /// First sector of it on them.
+    /// First sector of the zone on these disks.
     disk_start: u64,
-    /// First sector of it in the array.
+    /// First sector of the zone in the array.
     start: u64,
-    /// Sector behind its last one in the array.
+    /// End of the zone in the array (exclusive), in sectors.
     end: u64,
 }
 
@@ -25,7 +25,7 @@ struct Zone {
 pub(super) struct Stripes {
     chunk_sectors: u64,
     zones: Vec<Zone>,
-    /// Chunks are dealt by their number in the array, not by that in the zone.
+    /// Chunks are assigned by their number in the array, not by that in the zone.
     original: bool,
 }
 
@@ -60,7 +60,7 @@ impl Stripes {
         self.zones.last().map_or(0, |zone| zone.end)
     }
 
-    /// The disk of a sector, and the sector there.
+    /// The disk of a sector, and the sector on that disk.
     pub(super) fn locate(&self, sector: u64) -> (usize, u64) {
         let zone = self.zones.iter().find(|zone| sector < zone.end).expect("the sector is one of the array");
         let (in_zone, disks) = (sector - zone.start, zone.disks.len() as u64);
