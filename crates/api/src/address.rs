@@ -18,17 +18,17 @@ pub enum AddressError {
     /// The size of a memory drive.
     #[error("{text:?} is not a memory drive: {source}")]
     MemorySize {
-        /// What was written.
+        /// The text that was given.
         text: String,
-        /// What is wrong with its size.
+        /// The problem with its size.
         source: SizeError,
     },
-    /// `nvme-tcp://` without a usable place.
+    /// `nvme-tcp://` without a usable address.
     #[error("{text:?} is no drive of another machine: {what}")]
     NvmeDrive {
-        /// What was written.
+        /// The text that was given.
         text: String,
-        /// What is wrong with it.
+        /// The problem with it.
         what: &'static str,
     },
     /// An empty drive name, or one with control characters.
@@ -39,18 +39,18 @@ pub enum AddressError {
     Nbd(String),
 }
 
-/// What a drive is made of, as named in requests.
+/// The medium of a drive, as named in requests.
 ///
-/// `mem:NAME:SIZE` is memory of the daemon, gone with it; `mem:NAME` names one that is there.
-/// `nvme-tcp://HOST/NQN?nsid=N` is a drive of another machine. Anything else is the path of a block
-/// device or a file on the daemon's machine.
+/// `mem:NAME:SIZE` is memory of the daemon and is lost when the daemon ends; `mem:NAME` names an
+/// existing one. `nvme-tcp://HOST/NQN?nsid=N` is a drive of another machine. Any other text is the
+/// path of a block device or a file on the daemon's machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DriveSpec {
     /// Memory of the daemon.
     Memory {
         /// Its name.
         name: String,
-        /// Its size; `None` names a memory drive that is there.
+        /// Its size; `None` names an existing memory drive.
         size_bytes: Option<u64>,
     },
     /// A namespace of an NVMe/TCP target.
@@ -60,8 +60,8 @@ pub enum DriveSpec {
 }
 
 impl DriveSpec {
-    /// The name by which the drive is known afterwards: `mem:NAME`,
-    /// `nvme-tcp://HOST:PORT/NQN?nsid=N`, or the path.
+    /// The name of the drive in later requests: `mem:NAME`, `nvme-tcp://HOST:PORT/NQN?nsid=N`, or
+    /// the path.
     pub fn name(&self) -> String {
         match self {
             DriveSpec::Memory { name, .. } => format!("mem:{name}"),
@@ -112,7 +112,7 @@ impl fmt::Display for DriveSpec {
     }
 }
 
-/// A name or path as it stands in a URI: everything but RFC 3986's unreserved characters and `/` is
+/// A name or path encoded for a URI: everything except RFC 3986's unreserved characters and `/` is
 /// percent-encoded.
 pub fn uri_escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -127,7 +127,7 @@ pub fn uri_escaped(text: &str) -> String {
     escaped
 }
 
-/// Where an NBD export listens.
+/// Address that an NBD export listens on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NbdAddress {
     /// `unix:PATH`.
@@ -158,8 +158,8 @@ impl FromStr for NbdAddress {
             None if host.contains(':') => return Err(refuse()),
             None => host,
         };
-        // One place has one notation, so that two exports at one place are noticed: no sign, and no
-        // zeroes in front.
+        // One address has one notation, so that two exports at the same address are noticed: no
+        // sign and no leading zeroes.
         if !port.starts_with(|first: char| ('1'..='9').contains(&first)) {
             return Err(refuse());
         }

@@ -1,4 +1,4 @@
-//! How an address reaches a namespace.
+//! The ANA state of an export.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,16 +8,16 @@ use utoipa::ToSchema;
 
 use crate::Invalid;
 
-/// How an export over NVMe/TCP reaches its volume, as it tells hosts that have several ways: the
-/// state of Asymmetric Namespace Access.
+/// How an export over NVMe/TCP reaches its volume, as reported to hosts with several paths: the
+/// state of Asymmetric Namespace Access (ANA).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnaState {
-    /// The best way. Hosts share their work among all of these.
+    /// The best path. Hosts spread their I/O over all optimized paths.
     Optimized,
-    /// A way that hosts use only where none is optimized.
+    /// A path that hosts use only if none is optimized.
     NonOptimized,
-    /// No way: commands for the namespace are refused, and hosts go elsewhere or wait.
+    /// No path: commands for the namespace are refused, and hosts use another path or wait.
     Inaccessible,
     /// A state that this client doesn't know. Never sent.
     #[serde(other)]
@@ -25,7 +25,7 @@ pub enum AnaState {
 }
 
 impl AnaState {
-    /// As Linux, nvme-cli and commands call it.
+    /// The name in Linux, nvme-cli and commands.
     pub fn as_str(self) -> &'static str {
         match self {
             AnaState::Optimized => "optimized",
@@ -54,24 +54,24 @@ impl FromStr for AnaState {
     }
 }
 
-/// `PATCH /v1/exports/{id}`: change an export while clients are connected. What is left out, or
-/// `null`, stays as it is.
+/// `PATCH /v1/exports/{id}`: change an export while clients are connected. Fields that are omitted
+/// or `null` stay unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportUpdate {
-    /// How it reaches its volume. For NVMe/TCP.
+    /// How the export reaches its volume. For NVMe/TCP.
     #[serde(default)]
     pub ana: Option<AnaState>,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl ExportUpdate {
-    /// Checks the values, and gives the state.
+    /// Checks the values, and returns the state.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<AnaState, Invalid> {
         match self.ana {
             None => Err(Invalid::new("there is nothing to change: name an ANA state")),

@@ -2,16 +2,16 @@
 //!
 //! Invariants:
 //! - A duration is a number with a unit: `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`. A bare
-//!   number is refused: nobody can tell what it counts.
+//!   number is refused, because its unit is unknown.
 //! - Parsing is exact integer arithmetic; a fraction is cut to whole nanoseconds, never rounded up.
-//! - What [`format_duration`] writes, [`parse_duration`] reads back to the same duration, where
-//!   that is whole microseconds.
+//! - [`parse_duration`] reads the text of [`format_duration`] back to the same duration, if that is
+//!   whole microseconds.
 
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Why a duration could not be read. The text names the words that were refused.
+/// Why a duration could not be parsed. The text names the words that were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DurationError {
     /// Not a number with a known unit.
@@ -22,15 +22,16 @@ pub enum DurationError {
     TooLong(String),
 }
 
-/// The longest duration accepted: a hundred years, which nanoseconds in 64 bits still hold.
+/// The longest duration accepted: a hundred years, which fits 64 bits in nanoseconds.
 pub const DURATION_MAX: Duration = Duration::from_secs(36_500 * DAY_S);
 
 const DAY_S: u64 = 24 * 3600;
 
-/// More digits than this after the point are below a nanosecond of every unit.
+/// Digits after the point beyond this number are below a nanosecond of every unit.
 const FRACTION_DIGITS_MAX: usize = 15;
 
-/// Units from the longest to the shortest, with their nanoseconds, as they are written.
+/// Units from the longest to the shortest, with their nanoseconds, as written by
+/// [`format_duration`].
 const UNITS: [(&str, u64); 7] = [
     ("w", 7 * DAY_S * 1_000_000_000),
     ("d", DAY_S * 1_000_000_000),
@@ -51,10 +52,10 @@ fn unit_nanos(unit: &str) -> Option<u64> {
     UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos)
 }
 
-/// Reads a duration such as `5ms`, `1.5 s`, `90s`, `12h` or `30d`.
+/// Parses a duration such as `5ms`, `1.5 s`, `90s`, `12h` or `30d`.
 ///
 /// # Errors
-/// [`DurationError`] when the text is not a duration, or says more than a hundred years.
+/// [`DurationError`] if the text is not a duration, or is more than a hundred years.
 ///
 /// ```
 /// use std::time::Duration;
@@ -91,8 +92,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_nanos(nanos as u64))
 }
 
-/// A duration that loses nothing above a microsecond: the longest unit that divides it. `30d`,
-/// `90s`, `5ms`, `0s`. Weeks are written as days, since intervals are talked of in days.
+/// A duration in the longest unit that divides it, exact to the microsecond: `30d`, `90s`, `5ms`,
+/// `0s`. Weeks are written as days, since intervals are usually stated in days.
 ///
 /// ```
 /// use std::time::Duration;

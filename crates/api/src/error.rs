@@ -1,4 +1,4 @@
-//! What a refusal looks like.
+//! The form of a refusal.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -7,14 +7,14 @@ use utoipa::ToSchema;
 /// The body of every answer that is not 2xx.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// What was refused and why.
+    /// The refused request and the reason.
     pub error: ErrorDetail,
 }
 
 /// A code for programs and a sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
-    /// Stable; decide by this.
+    /// Stable; programs should decide by this.
     pub code: ErrorCode,
     /// One sentence that names what was refused and why. Its words may change.
     pub message: String,
@@ -28,7 +28,7 @@ pub struct ErrorDetail {
 pub enum ErrorCode {
     /// 400: not JSON, an unknown field, a missing field, a value of the wrong kind.
     BadRequest,
-    /// 400: understood, but the values don't make sense (a RAID 6 of three drives).
+    /// 400: understood, but the values don't make sense (for example a RAID 6 of three drives).
     Invalid,
     /// 400: it would destroy data and `confirm` does not name the object.
     ConfirmationNeeded,
@@ -36,7 +36,7 @@ pub enum ErrorCode {
     Unauthorized,
     /// 404: no such route.
     NoRoute,
-    /// 405: the route exists, with other methods.
+    /// 405: the route exists, but with other methods.
     MethodNotAllowed,
     /// 404: no such group.
     GroupNotFound,
@@ -52,28 +52,29 @@ pub enum ErrorCode {
     DriveNotFound,
     /// 404: the group has no member in that slot.
     MemberNotFound,
-    /// 409: a group of that name, or with that identity, is there.
+    /// 409: a group with that name or identity exists.
     GroupExists,
-    /// 409: a volume of that name is there.
+    /// 409: a volume with that name exists.
     VolumeExists,
-    /// 409: something listens on that address.
+    /// 409: the address is already in use.
     ExportExists,
     /// 409: the drive belongs to a group, or something else has it open.
     DriveInUse,
-    /// 409: the drive holds something else; the message names it. See `wipe_foreign`.
+    /// 409: the drive has foreign content; the message names it. See `wipe_foreign`.
     ForeignData,
     /// 409: the drive is too small or its sectors don't fit.
     DriveUnfit,
-    /// 409: the drives don't make a whole group: stale, from two groups, an unknown version, too
+    /// 409: the drives don't make a complete group: stale, from two groups, an unknown version, too
     /// few.
     NotAssemblable,
-    /// 409: the group, volume or drive is used by what would have to go first.
+    /// 409: the group, volume or drive is in use; its users must be removed first.
     Busy,
-    /// 409: the state of the object doesn't allow it now (a scrub that runs already).
+    /// 409: the current state of the object doesn't allow it (for example a scrub that runs
+    /// already).
     WrongState,
-    /// 409: it would lose data that redundancy can't give back.
+    /// 409: it would lose data that redundancy can't restore.
     WouldLoseData,
-    /// 413: the request is larger than the daemon takes.
+    /// 413: the request is larger than the daemon accepts.
     TooLarge,
     /// 507: not enough free space in the group.
     NoSpace,
@@ -81,7 +82,8 @@ pub enum ErrorCode {
     Io,
     /// 500: a fault of the daemon itself.
     Internal,
-    /// 502: another machine cannot be reached, or refuses this one; the message says which and why.
+    /// 502: another machine cannot be reached or refuses this one; the message names it and the
+    /// reason.
     Unreachable,
     /// 503: the daemon starts or stops, or has too many connections.
     Unavailable,
@@ -91,7 +93,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// Every code that the daemon may send, in the order of their documentation.
+    /// Every code that the daemon may send, in the order of the definitions.
     pub const ALL: [ErrorCode; 30] = [
         ErrorCode::BadRequest,
         ErrorCode::Invalid,
@@ -158,7 +160,7 @@ impl ErrorCode {
     }
 }
 
-/// A request whose values don't make sense, found without looking at any drive. One sentence.
+/// A request whose values don't make sense, detected without access to any drive. One sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct Invalid(pub String);

@@ -16,56 +16,56 @@ pub struct ExportList {
 /// A volume offered to clients.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Export {
-    /// Identity; stays the same when the daemon starts again.
+    /// Identity; stays the same when the daemon is restarted.
     pub id: String,
     /// Full name of the volume.
     pub volume: String,
-    /// The protocol spoken.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Where it listens: `unix:PATH` or `HOST:PORT`. Of a block device, its node: `/dev/ublkbN`.
+    /// Address: `unix:PATH` or `HOST:PORT`. For a block device, its node: `/dev/ublkbN`.
     pub address: String,
-    /// What a client is to be told, such as `nbd+unix:///tank/db?socket=/run/db.sock`. Of a block
-    /// device, the path that stays the same: `/dev/purlin/tank/db`.
+    /// The address for a client, such as `nbd+unix:///tank/db?socket=/run/db.sock`. For a block
+    /// device, its stable path: `/dev/purlin/tank/db`.
     pub uri: String,
-    /// Writes are refused.
+    /// Whether writes are refused.
     pub read_only: bool,
-    /// Clients must use TLS; `null` where they must not.
+    /// TLS files if clients must use TLS; `null` if TLS is not used.
     pub tls: Option<ExportTls>,
     /// Block size of a block device or of a namespace, in bytes; `null` for NBD.
     pub block_bytes: Option<u32>,
-    /// What the drives write whole or not at all when the power fails, in bytes. Where it is less
-    /// than `block_bytes`, a power cut may leave a block partly written. `null` for NBD, which
-    /// promises nothing about it, and where it is not known.
+    /// Bytes that the drives write atomically at a power failure. If it is less than `block_bytes`,
+    /// a power failure may leave a block partly written. `null` for NBD, which has no such
+    /// guarantee, and if unknown.
     #[serde(default)]
     pub atomic_bytes: Option<u32>,
-    /// It takes connections, or the block device is there. Otherwise `message` says why not.
+    /// Whether it accepts connections, or the block device exists. Otherwise `message` says why
+    /// not.
     pub listening: bool,
     /// Why it does not listen; `null` otherwise.
     pub message: Option<String>,
-    /// Clients connected now. Of a block device: its mounts, and the devices on top of it. Over
-    /// NVMe/TCP each I/O queue that has used it is one.
+    /// Connected clients. For a block device, its mounts and the devices on top of it. For
+    /// NVMe/TCP, each I/O queue that has used it counts as one.
     pub connection_count: u32,
-    /// Of NVMe/TCP, the name of the subsystem; `null` for others.
+    /// For NVMe/TCP, the name of the subsystem; `null` for others.
     pub nqn: Option<String>,
-    /// Of NVMe/TCP, the number of the namespace; `null` for others.
+    /// For NVMe/TCP, the namespace number (NSID); `null` for others.
     pub nsid: Option<u32>,
-    /// Of NVMe/TCP, how it reaches the volume; `null` for others.
+    /// For NVMe/TCP, how it reaches the volume; `null` for others.
     pub ana: Option<AnaState>,
-    /// Of NVMe/TCP, the hosts that may use it; `null` for any host, and for other protocols.
+    /// For NVMe/TCP, the hosts that may use it; `null` for any host, and for other protocols.
     pub hosts: Option<Vec<String>>,
-    /// Of NVMe/TCP, the hosts that have to use TLS, of those that may use it; empty for other
-    /// protocols.
+    /// For NVMe/TCP, those of the allowed hosts that must use TLS; empty for other protocols.
     pub tls_hosts: Vec<String>,
-    /// Of NVMe/TCP, the hosts that have to authenticate (DH-HMAC-CHAP), of those that may use it;
-    /// empty for other protocols.
+    /// For NVMe/TCP, those of the allowed hosts that must authenticate (DH-HMAC-CHAP); empty for
+    /// other protocols.
     #[serde(default)]
     pub secret_hosts: Vec<String>,
-    /// Of those, the hosts to which the target proves itself, too, if they ask: it has a secret for
-    /// them.
+    /// Those of `secret_hosts` to which the target authenticates, too, if they ask: it has a secret
+    /// for them.
     #[serde(default)]
     pub mutual_hosts: Vec<String>,
-    /// Of NVMe/TCP, the hosts that are registered with the namespace, and what they have reserved;
-    /// `null` where there are none, and for other protocols.
+    /// For NVMe/TCP, the hosts that are registered with the namespace, and the reservation; `null`
+    /// if there are none, and for other protocols.
     pub reservation: Option<Reservation>,
 }
 
@@ -84,7 +84,7 @@ pub enum Protocol {
     Unknown,
 }
 
-/// Files in PEM, on the daemon's machine.
+/// PEM files on the daemon's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportTls {
@@ -92,12 +92,12 @@ pub struct ExportTls {
     pub cert: String,
     /// Its private key.
     pub key: String,
-    /// Certificates that client certificates must be signed by; `null` asks clients for none.
+    /// Certificates that must have signed client certificates; `null`: clients need no certificate.
     #[serde(default)]
     pub ca: Option<String>,
 }
 
-/// `POST /v1/exports`. Exactly one of `nbd`, `ublk` and `nvme_tcp` is there.
+/// `POST /v1/exports`. Exactly one of `nbd`, `ublk` and `nvme_tcp` must be present.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportCreate {
@@ -106,74 +106,74 @@ pub struct ExportCreate {
     /// Where to listen for NBD clients: `unix:PATH` or `HOST:PORT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<String>,
-    /// Make it a block device of the daemon's machine.
+    /// Create a block device on the daemon's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ublk: Option<UblkCreate>,
-    /// Make it a namespace for NVMe hosts.
+    /// Create a namespace for NVMe hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme_tcp: Option<NvmeTcpCreate>,
     /// Refuse writes.
     #[serde(default)]
     pub read_only: bool,
-    /// Speak TLS only. For NBD.
+    /// Accept TLS only. For NBD.
     #[serde(default)]
     pub tls: Option<ExportTls>,
 }
 
-/// What a block device is to be.
+/// Parameters of a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UblkCreate {
-    /// N in `/dev/ublkbN`; the lowest that is free where it is left out.
+    /// N in `/dev/ublkbN`; default: the lowest free number.
     #[serde(default)]
     pub number: Option<u32>,
-    /// Size of its blocks in bytes: 512 or 4096. By default what the drives of the group write
-    /// whole or not at all when the power fails; of an import that of its drives.
+    /// Block size in bytes: 512 or 4096. Default: the size that the group's drives write atomically
+    /// at a power failure; for an import, that of its drives.
     #[serde(default)]
     pub block_bytes: Option<u32>,
-    /// Requests that each of its queues takes at the same time: 1 to 4096, 128 by default.
+    /// Requests that each queue takes at the same time: 1 to 4096, default 128.
     #[serde(default)]
     pub depth: Option<u16>,
 }
 
-/// What a namespace is to be.
+/// Parameters of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NvmeTcpCreate {
-    /// Where to listen: `HOST:PORT`; `0.0.0.0:4420` where it is left out.
+    /// Address to listen on: `HOST:PORT`; default `0.0.0.0:4420`.
     #[serde(default)]
     pub address: Option<String>,
-    /// Its number, 1 to 65535; the lowest that is free where it is left out, or the one that the
-    /// volume has elsewhere.
+    /// Namespace number, 1 to 65535. Default: the number that the volume has at other addresses, or
+    /// else the lowest free number.
     #[serde(default)]
     pub nsid: Option<u32>,
-    /// Size of its blocks in bytes: 512 or 4096. By default that which the volume has elsewhere, or
-    /// else what the drives of the group write whole or not at all when the power fails.
+    /// Block size in bytes: 512 or 4096. Default: the size that the volume has at other addresses,
+    /// or else the size that the group's drives write atomically at a power failure.
     #[serde(default)]
     pub block_bytes: Option<u32>,
     /// NVMe qualified names of the hosts that may use it.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// Any host may use it that reaches the address; then `hosts` has to be empty.
+    /// Allow any host that can reach the address; then `hosts` must be empty.
     #[serde(default)]
     pub allow_any_host: bool,
 }
 
 impl NvmeTcpCreate {
-    /// Where it listens, where nothing else is said: the port that IANA has assigned.
+    /// Default address, with the port that IANA assigned.
     pub const ADDRESS_DEFAULT: &str = "0.0.0.0:4420";
-    /// The highest number of a namespace.
+    /// The highest namespace number.
     pub const NSID_MAX: u32 = 65_535;
 }
 
 impl UblkCreate {
-    /// Depth, where none is asked for.
+    /// Default depth.
     pub const DEPTH_DEFAULT: u16 = 128;
-    /// Numbers end before this: the kernel has 20 bits for them.
+    /// Device numbers are below this: the kernel has 20 bits for them.
     pub const NUMBERS: u32 = 1 << 20;
 }
 
-/// Where a volume is offered.
+/// Protocol and address of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExportPlace {
     /// To NBD clients.
@@ -185,10 +185,10 @@ pub enum ExportPlace {
 }
 
 impl ExportCreate {
-    /// Checks what can be checked without the volume, and gives the parts.
+    /// Checks everything that does not need the volume, and returns the parts.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(VolumeName, ExportPlace), Invalid> {
         let volume = self.volume.parse()?;
         let place = match (&self.nbd, &self.ublk, &self.nvme_tcp) {
@@ -236,7 +236,7 @@ fn valid_namespace(nvme: &NvmeTcpCreate) -> Result<ExportPlace, Invalid> {
     Ok(ExportPlace::NvmeTcp(address, nvme.clone()))
 }
 
-/// Where NVMe hosts are waited for.
+/// Parses the address of an NVMe/TCP export.
 pub(crate) fn nvme_address(text: &str) -> Result<NbdAddress, Invalid> {
     match text.parse() {
         Ok(address @ NbdAddress::Tcp { .. }) => Ok(address),
@@ -244,7 +244,7 @@ pub(crate) fn nvme_address(text: &str) -> Result<NbdAddress, Invalid> {
     }
 }
 
-/// Somebody may use it, and it is clear who.
+/// Checks that some host may use it, and that the choice is unambiguous.
 pub(crate) fn check_nvme_hosts(hosts: &[String], allow_any_host: bool) -> Result<(), Invalid> {
     for host in hosts {
         check_host(host)?;

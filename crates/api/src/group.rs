@@ -11,21 +11,21 @@ use crate::{
     check_name,
 };
 
-/// Names that no group can have, because they are verbs where names stand: `POST
-/// /v1/groups/assemble`.
+/// Names that no group can have, because the API uses them as verbs in the same place:
+/// `POST /v1/groups/assemble`.
 const RESERVED: [&str; 1] = ["assemble"];
 
 /// `GET /v1/groups`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GroupList {
-    /// All groups that run, by name.
+    /// All running groups, by name.
     pub groups: Vec<Group>,
-    /// Groups that this daemon knows and could not start.
+    /// Groups that this daemon knows but could not start.
     #[serde(default)]
     pub not_started: Vec<GroupNotStarted>,
 }
 
-/// A group that this daemon had, and could not start.
+/// A group that this daemon had but could not start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GroupNotStarted {
     /// Its name.
@@ -36,7 +36,7 @@ pub struct GroupNotStarted {
     pub reason: String,
     /// Its drives that could not be opened.
     pub missing_drives: Vec<String>,
-    /// What can be done, as a sentence.
+    /// The next step for the operator, as a sentence.
     pub next_step: String,
 }
 
@@ -49,11 +49,11 @@ pub struct Group {
     pub uuid: String,
     /// How it protects its data.
     pub level: Level,
-    /// How it does.
+    /// Its health.
     pub health: GroupHealth,
-    /// Members of the group, missing ones included.
+    /// Number of members, missing ones included.
     pub member_count: u32,
-    /// Sets that data are striped over; 1 unless the level is RAID 10, 50 or 60.
+    /// Sets that data is striped over; 1 unless the level is RAID 10, 50 or 60.
     pub set_count: u32,
     /// Data strips of a stripe of one set; 1 for mirrors.
     pub data_count: u32,
@@ -63,45 +63,46 @@ pub struct Group {
     pub copy_count: u32,
     /// One drive's part of a stripe, in bytes.
     pub strip_bytes: u64,
-    /// What all volumes together may hold, in bytes.
+    /// Capacity for all volumes together, in bytes.
     pub capacity_bytes: u64,
-    /// Given to volumes, in bytes.
+    /// Bytes allocated to volumes.
     pub allocated_bytes: u64,
-    /// Not given to any volume, in bytes.
+    /// Bytes that no volume has.
     pub free_bytes: u64,
-    /// Ever written and not discarded, in bytes of data; what a rebuild has to restore.
+    /// Bytes of data that were ever written and not discarded; a rebuild must restore them.
     pub used_bytes: u64,
-    /// Members that may be lost, whichever they are, when all are well.
+    /// Members that may be lost in any combination, if all are in sync.
     pub losses_max: u32,
-    /// Members that may still be lost now, whichever they are.
+    /// Members that may still be lost now, in any combination.
     pub losses_left: u32,
-    /// The newest epoch on the members; grows with every change of the group.
+    /// The newest epoch on the members. It grows with every change of the group's state.
     pub epoch: u64,
-    /// No write was in flight when it was last stopped.
+    /// Whether no write was in flight when the group was last stopped.
     pub clean: bool,
-    /// What a crash may do to it.
+    /// How much a crash may cost.
     pub crash_safety: CrashSafety,
-    /// Whether it knows what its drives should hold.
+    /// Whether it has checksums of its data.
     pub checksums: Checksums,
-    /// Shards that do its writes: as many as they need, where they come from.
+    /// Shards that process its writes: as many as the load needs, next to the shards that the
+    /// requests come from.
     pub shards: Vec<u32>,
-    /// What is risky right now, a sentence each, worst first; empty when all is well.
+    /// Current risks, a sentence each, worst first; empty if there are none.
     pub warnings: Vec<String>,
     /// Members by slot.
     pub members: Vec<Member>,
     /// Hot spares.
     pub spares: Vec<Spare>,
-    /// Running jobs and, of each kind, the last one that ended, by identity.
+    /// Running jobs, and the last ended job of each kind, by identity.
     pub jobs: Vec<Job>,
     /// Traffic of clients.
     pub io: IoCounters,
-    /// What an operator chose.
+    /// Settings that an operator chose.
     pub settings: GroupSettings,
-    /// When it was and will be scrubbed.
+    /// Last and next scrub.
     pub scrub: ScrubSchedule,
 }
 
-/// How a group does.
+/// Health of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupHealth {
@@ -128,12 +129,14 @@ impl GroupHealth {
     }
 }
 
-/// What a crash may do to a group.
+/// How much a crash may cost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CrashSafety {
-    /// As the group was made. Levels without redundancy have nothing to log: theirs is `off`.
+    /// The mode that was set when the group was created. Levels without redundancy have nothing to
+    /// log: theirs is `off`.
     pub mode: SafetyMode,
-    /// A crash together with lost members cannot change blocks that no write was touching.
+    /// Whether blocks that were not being written stay unchanged even if a crash and the loss of
+    /// members coincide.
     pub write_hole_closed: bool,
     /// One sentence for people, such as "untouched blocks never change".
     pub note: String,
@@ -142,47 +145,48 @@ pub struct CrashSafety {
 /// Whether a group keeps checksums of its data and parity, and verifies them at each read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Checksums {
-    /// As the group was made. Groups without redundancy or without crash safety have none.
+    /// Whether they were enabled when the group was created. Groups without redundancy or without
+    /// crash safety have none.
     pub enabled: bool,
     /// One sentence for people, such as "on: what a drive damages is noticed and put right when it
     /// is read".
     pub note: String,
 }
 
-/// A member's place in its group, and the drive in it.
+/// A slot of a group, and the drive in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Member {
     /// Its slot, from 0.
     pub slot: u32,
     /// Its set, from 0.
     pub set: u32,
-    /// The drive in it, or the one last seen there; `null` if that is unknown.
+    /// The drive in the slot, or the last known one; `null` if unknown.
     pub drive: Option<String>,
-    /// The drive that its content is being copied to, which takes its place then; `null` if there
-    /// is none.
+    /// The drive that the member is being copied to and that takes its place afterwards; `null` if
+    /// there is none.
     #[serde(default)]
     pub replacement: Option<String>,
-    /// How it does.
+    /// Its state.
     pub state: MemberState,
-    /// Size of the drive in bytes; `null` while missing and unknown.
+    /// Size of the drive in bytes; `null` if it is missing and its size is unknown.
     pub size_bytes: Option<u64>,
     /// Failed operations.
     pub errors: ErrorCounts,
 }
 
-/// How a member does.
+/// State of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberState {
-    /// Holds what it should.
+    /// Holds all its data.
     InSync,
-    /// Being written anew.
+    /// Being rebuilt.
     Rebuilding,
-    /// Not there.
+    /// Not present.
     Missing,
-    /// Failed an operation for good, or was failed on request.
+    /// It failed an operation permanently, or was failed on request.
     Faulty,
-    /// Has its place, since the group cannot do without it, and does not answer.
+    /// It keeps its slot, since the group cannot work without it, but does not answer.
     Unreachable,
     /// A state that this client doesn't know. Never sent.
     #[serde(other)]
@@ -203,7 +207,7 @@ impl MemberState {
     }
 }
 
-/// A drive that waits to take a lost member's place.
+/// A drive that waits to take the place of a lost member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Spare {
     /// Its name.
@@ -218,7 +222,7 @@ pub struct Spare {
 pub struct GroupCreate {
     /// Its name: 1 to 64 of `a-z 0-9 . _ -`, first a letter or digit.
     pub name: String,
-    /// How it is to protect its data.
+    /// Its RAID level.
     pub level: Level,
     /// Its members in the order of their slots: paths on the daemon's machine, `mem:NAME:SIZE`, or
     /// `nvme-tcp://HOST/NQN?nsid=N`.
@@ -226,53 +230,52 @@ pub struct GroupCreate {
     /// Hot spares.
     #[serde(default)]
     pub spares: Vec<String>,
-    /// Parity strips of a stripe; for level `nm` only, and needed there.
+    /// Parity strips of a stripe; only for level `nm`, where it is required.
     #[serde(default)]
     pub parity: Option<u32>,
-    /// Copies, for mirrors only: RAID 1 has as many as drives, RAID 10 has 2 unless told.
+    /// Copies, for mirrors only: RAID 1 has as many as drives, RAID 10 has 2 by default.
     #[serde(default)]
     pub copies: Option<u32>,
-    /// Sets, for RAID 50 and 60 only: 2 unless told.
+    /// Sets, for RAID 50 and 60 only: default 2.
     #[serde(default)]
     pub sets: Option<u32>,
-    /// One drive's part of a stripe: a power of two from 4 KiB to 1 MiB. The daemon chooses unless
-    /// told.
+    /// One drive's part of a stripe: a power of two from 4 KiB to 1 MiB. By default the daemon
+    /// chooses.
     #[serde(default)]
     pub strip_bytes: Option<u64>,
-    /// What a crash may cost; `on` unless told.
+    /// How much a crash may cost; default `on`.
     #[serde(default)]
     pub crash_safety: Option<SafetyMode>,
-    /// Whether to keep checksums of data and parity; `true` unless told, where there is redundancy
-    /// and crash safety.
+    /// Whether to keep checksums of data and parity; default `true` if there is redundancy and
+    /// crash safety.
     #[serde(default)]
     pub checksums: Option<bool>,
-    /// The latency target for clients in microseconds, 100 to 10 000 000; 0: none, which is what it
-    /// is unless told.
+    /// The latency target for clients in microseconds, 100 to 10 000 000; 0: none, the default.
     #[serde(default)]
     pub client_p99_us: Option<u64>,
-    /// Whether a slow member gives its place to a spare; `false` unless told.
+    /// Whether a slow member is replaced by a spare; default `false`.
     #[serde(default)]
     pub retire_slow: Option<bool>,
-    /// Seconds between scrubs, an hour to ten years; 0: on request only; 30 days unless told.
+    /// Seconds between scrubs, an hour to ten years; 0: only on request; default 30 days.
     #[serde(default)]
     pub scrub_every_s: Option<u64>,
     /// Drives whose path doesn't exist are created as sparse files of this size.
     #[serde(default)]
     pub create_files_bytes: Option<u64>,
-    /// Overwrite drives that hold something else (a file system, another array, a partition table).
+    /// Overwrite drives with foreign content (a file system, another array, a partition table).
     #[serde(default)]
     pub wipe_foreign: bool,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl GroupCreate {
-    /// Checks names and drives, without looking at any drive. Whether level and numbers make a
-    /// shape, the daemon says.
+    /// Checks names and drives, without access to any drive. The daemon checks whether level and
+    /// numbers make a valid shape.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         check_group_name(&self.name)?;
         if self.crash_safety == Some(SafetyMode::Unknown) {
@@ -292,7 +295,7 @@ impl GroupCreate {
     }
 }
 
-/// Checks the name of a group that is to be made or renamed.
+/// Checks the name of a group that is to be created or renamed.
 pub(crate) fn check_group_name(name: &str) -> Result<(), Invalid> {
     check_name("group", name)?;
     if RESERVED.contains(&name) {
@@ -309,7 +312,7 @@ pub(crate) enum MemoryDrives {
     Refused,
 }
 
-/// Every name makes sense and none comes twice.
+/// Checks that every name is valid and none is repeated.
 pub(crate) fn check_drives<'a>(drives: impl Iterator<Item = &'a String>, memory: MemoryDrives) -> Result<(), Invalid> {
     let mut seen = BTreeSet::new();
     for text in drives {
@@ -354,22 +357,22 @@ fn check_file_size(create_files_bytes: Option<u64>) -> Result<(), Invalid> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupAssemble {
-    /// Members and spares of one group; members may be missing as far as the level survives it.
+    /// Members and spares of one group. As many members may be missing as the level survives.
     /// Drives that hold no group are left out, with a warning.
     pub drives: Vec<String>,
-    /// The name that it is to have from now on; the one that it has unless told.
+    /// The new name of the group; default: its current name.
     #[serde(default)]
     pub name: Option<String>,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl GroupAssemble {
-    /// Checks what can be checked without looking at any drive.
+    /// Checks everything that does not need access to a drive.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         if self.drives.is_empty() {
             return Err(Invalid::new("a group is assembled from its drives: name at least one"));
@@ -379,24 +382,24 @@ impl GroupAssemble {
     }
 }
 
-/// `POST /v1/groups/{group}/stop`: stop using its drives; everything stays on them.
+/// `POST /v1/groups/{group}/stop`: stop using its drives. All data stays on them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupStop {
-    /// Stop although clients are connected; they lose their connections.
+    /// Stop even if clients are connected; they lose their connections.
     #[serde(default)]
     pub force: bool,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// `POST /v1/groups/{group}/forget`: no longer try to start a group that could not be started; its
-/// drives stay as they are.
+/// `POST /v1/groups/{group}/forget`: stop trying to start a group that could not be started. Its
+/// drives stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupForget {
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -405,7 +408,7 @@ pub struct GroupForget {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemberFail {
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -420,26 +423,26 @@ pub struct MemberReplace {
     /// If its path doesn't exist, create a sparse file of this size.
     #[serde(default)]
     pub create_files_bytes: Option<u64>,
-    /// Overwrite it if it holds something else.
+    /// Overwrite it if it has foreign content.
     #[serde(default)]
     pub wipe_foreign: bool,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl MemberReplace {
-    /// Checks what can be checked without looking at any drive.
+    /// Checks everything that does not need access to a drive.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         check_drive(&self.with, MemoryDrives::Optional)?;
         check_file_size(self.create_files_bytes)
     }
 }
 
-/// `POST /v1/groups/{group}/spares`: give a group a hot spare; a degraded group takes it at once.
+/// `POST /v1/groups/{group}/spares`: add a hot spare to a group. A degraded group uses it at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpareAdd {
@@ -448,19 +451,19 @@ pub struct SpareAdd {
     /// If its path doesn't exist, create a sparse file of this size.
     #[serde(default)]
     pub create_files_bytes: Option<u64>,
-    /// Overwrite it if it holds something else.
+    /// Overwrite it if it has foreign content.
     #[serde(default)]
     pub wipe_foreign: bool,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl SpareAdd {
-    /// Checks what can be checked without looking at any drive.
+    /// Checks everything that does not need access to a drive.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         check_drive(&self.drive, MemoryDrives::Optional)?;
         check_file_size(self.create_files_bytes)

@@ -1,4 +1,4 @@
-//! NVMe hosts: what they may use, and what they do with it.
+//! NVMe hosts: the namespaces that they may use, and their traffic.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,7 +11,7 @@ use crate::load::{IoCounters, LatencyUs};
 /// Checks an NVMe qualified name of a host (NVMe Base 2.0, clause 4.5).
 ///
 /// # Errors
-/// [`Invalid`] if it is none.
+/// [`Invalid`] if the text is not such a name.
 pub fn check_host(host: &str) -> Result<(), Invalid> {
     let is_name = host.starts_with("nqn.") && host.len() <= 223 && !host.chars().any(char::is_control);
     if is_name {
@@ -25,7 +25,7 @@ pub fn check_host(host: &str) -> Result<(), Invalid> {
 /// All hosts, as the daemon lists them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HostList {
-    /// By name.
+    /// The hosts, by name.
     pub hosts: Vec<Host>,
 }
 
@@ -33,32 +33,31 @@ pub struct HostList {
 /// that has a secret.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Host {
-    /// Its NVMe qualified name, as it says of itself.
+    /// Its NVMe qualified name, as the host reports it.
     pub nqn: String,
-    /// Controllers that it has connected to, each with a connection for its admin queue. Discovery
+    /// Controllers that it is connected to, each with a connection for its admin queue. Discovery
     /// controllers do not count.
     pub controller_count: u32,
-    /// I/O queues of all its controllers that are connected, a connection each.
+    /// Connected I/O queues of all its controllers, one connection each.
     pub queue_count: u32,
-    /// What it has done with all exports and shared drives, since they began.
+    /// Its traffic on all exports and shared drives, since they began.
     pub io: IoCounters,
     /// Commands that failed.
     pub error_count: u64,
-    /// Commands that are being served.
+    /// Commands in progress.
     pub in_flight_count: u64,
-    /// Latency of its reads since the exports began, rounded up to powers of two; `null` where
-    /// there were none.
+    /// Latency of its reads since the exports began, rounded up to powers of two; `null` if there
+    /// were none.
     pub read_latency_us: Option<LatencyUs>,
-    /// The same, of its writes.
+    /// The same for its writes.
     pub write_latency_us: Option<LatencyUs>,
     /// The exports that it may use, by identity.
     pub exports: Vec<HostExport>,
     /// The shared drives that it may use, by identity.
     pub shares: Vec<HostShare>,
-    /// Where it has to prove who it is: for shared drives, and by group. Elsewhere its name is
-    /// enough.
+    /// Places where it must authenticate: shared drives, and groups. Elsewhere its name is enough.
     pub keys: Vec<HostKey>,
-    /// Where it has to use TLS: for shared drives, and by group. Elsewhere it may not.
+    /// Places where it must use TLS: shared drives, and groups. Elsewhere it may not use TLS.
     pub tls_keys: Vec<HostTlsKey>,
 }
 
@@ -67,11 +66,11 @@ pub struct Host {
 pub struct HostShare {
     /// Identity of the share.
     pub id: String,
-    /// The drive's name here.
+    /// Name of the drive on this machine.
     pub drive: String,
-    /// I/O queues of the host that have used it and are connected.
+    /// Connected I/O queues of the host that have used it.
     pub queue_count: u32,
-    /// What it has done with it, since the share began.
+    /// The host's traffic on it, since the share began.
     pub io: IoCounters,
 }
 
@@ -86,12 +85,12 @@ pub struct HostExport {
     pub address: String,
     /// Number of the namespace.
     pub nsid: u32,
-    /// The export names this host. Otherwise any host may use it.
+    /// Whether the export names this host. Otherwise any host may use it.
     pub named: bool,
-    /// I/O queues of the host that have used it and are connected.
+    /// Connected I/O queues of the host that have used it.
     pub queue_count: u32,
-    /// What it has done with it, since the export began.
+    /// The host's traffic on it, since the export began.
     pub io: IoCounters,
-    /// How fast it may use it, all its queues together; `null` where nothing is limited.
+    /// Rate limit of the host, for all its queues together; `null` if nothing is limited.
     pub limit: Option<Limit>,
 }

@@ -1,5 +1,5 @@
-//! Secrets that NVMe hosts prove themselves with, and keys that they encrypt with. They go in, and
-//! never come out.
+//! Secrets with which NVMe hosts authenticate, and keys with which they encrypt. They can be set,
+//! but are never returned.
 
 use std::fmt;
 
@@ -10,8 +10,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DhGroup {
-    /// None: whoever listens may try secrets in his own time, which is of no use against random
-    /// ones.
+    /// None: an eavesdropper can guess secrets offline, which is useless against random ones.
     Null,
     /// RFC 7919, 2048 bits.
     Ffdhe2048,
@@ -24,13 +23,13 @@ pub enum DhGroup {
     Ffdhe6144,
     /// RFC 7919, 8192 bits.
     Ffdhe8192,
-    /// One that this version does not know.
+    /// A group that this version does not know.
     #[serde(other)]
     Unknown,
 }
 
 impl DhGroup {
-    /// All that there are, by the number that NVMe has for them.
+    /// All groups, in the order of their NVMe numbers.
     pub const ALL: [DhGroup; 6] = [
         DhGroup::Null,
         DhGroup::Ffdhe2048,
@@ -40,7 +39,7 @@ impl DhGroup {
         DhGroup::Ffdhe8192,
     ];
 
-    /// The name, as the kernel and nvme-cli have it.
+    /// The name in the kernel and nvme-cli.
     pub fn name(self) -> &'static str {
         match self {
             DhGroup::Null => "null",
@@ -61,16 +60,16 @@ impl fmt::Display for DhGroup {
 }
 
 /// `PUT /v1/groups/{group}/hosts/{host}/key`, or `/v1/shares/hosts/{host}/key`: from its next
-/// authentication on, a host has to prove itself with this.
+/// authentication on, a host must authenticate with this secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostKeySet {
     /// The host's secret, as `nvme gen-dhchap-key` prints it: `DHHC-1:HH:BASE64:`.
     pub secret: String,
-    /// The subsystem's secret, for a host that asks the target to prove itself, too; `null`: none.
+    /// The subsystem's secret, for a host that asks the target to authenticate, too; `null`: none.
     #[serde(default)]
     pub controller_secret: Option<String>,
-    /// The Diffie-Hellman group; hosts that do not have it are refused.
+    /// The Diffie-Hellman group. Hosts that do not support it are refused.
     #[serde(default)]
     pub dh_group: DhGroup,
 }
@@ -81,27 +80,27 @@ impl fmt::Debug for HostKeySet {
     }
 }
 
-/// That a host has to prove itself. What with is not told.
+/// States that a host must authenticate. The secret is not shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostKey {
-    /// Name of the group, whose namespaces the host may use once it has; `null`: it is for the
-    /// drives that this machine shares.
+    /// Name of the group whose namespaces the host may use after authentication; `null`: the entry
+    /// is for the shared drives of this machine.
     pub group: Option<String>,
-    /// The target has a secret, too, and proves itself to a host that asks.
+    /// Whether the target has a secret, too, and authenticates to a host that asks.
     pub mutual: bool,
     /// The Diffie-Hellman group.
     pub dh_group: DhGroup,
 }
 
 /// `PUT /v1/groups/{group}/hosts/{host}/tls-key`, or `/v1/shares/hosts/{host}/tls-key`: from its
-/// next connection on, a host has to use TLS with this key.
+/// next connection on, a host must use TLS with this key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostTlsKeySet {
     /// The key, as `nvme gen-tls-key` prints it: `NVMeTLSkey-1:HH:BASE64:`.
     pub key: String,
-    /// The key that it has had so far counts as well, until the next change: so that the host may
-    /// be given the new one at any time.
+    /// Keep the previous key valid, too, until the next change, so that the host can switch to the
+    /// new one at any time.
     #[serde(default)]
     pub keep_old: bool,
 }
@@ -112,12 +111,12 @@ impl fmt::Debug for HostTlsKeySet {
     }
 }
 
-/// That a host has to use TLS. With which key is not told.
+/// States that a host must use TLS. The key is not shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostTlsKey {
-    /// Name of the group, for whose exports it has to; `null`: it is for the drives that this
-    /// machine shares.
+    /// Name of the group whose exports require it; `null`: the entry is for the shared drives of
+    /// this machine.
     pub group: Option<String>,
-    /// Keys that count: 2 while one is exchanged.
+    /// Number of valid keys: 2 during a key change.
     pub key_count: u32,
 }

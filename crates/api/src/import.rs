@@ -1,5 +1,5 @@
-//! What is used where it lies: arrays of other software, read so that their data can be copied
-//! over, and namespaces of other machines.
+//! Imports: data that is used in place. Arrays of other software, read so that their data can be
+//! copied over, and namespaces of other machines.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,29 +14,28 @@ pub struct ImportList {
     pub imports: Vec<Import>,
 }
 
-/// A Linux md array that is read in place, to whose drives nothing is ever written; or a namespace
-/// of another machine.
+/// A Linux md array that is read in place and whose drives are never written, or a namespace of
+/// another machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Import {
-    /// Its name; groups and imports have different ones.
+    /// Its name, unique among groups and imports.
     pub name: String,
     /// Full name of its one volume, which can be exported.
     pub volume: String,
-    /// How it does: `failed` while it cannot be read, `degraded` while drives or ways to it are
-    /// missing.
+    /// Its health: `failed` while it cannot be read, `degraded` while drives or paths are missing.
     pub health: GroupHealth,
     /// Why it cannot be read; `null` while it can.
     pub message: Option<String>,
     /// Identity of the array, as mdadm shows it, or of the namespace, as Linux shows it (`wwid`).
     pub uuid: String,
-    /// What the array is; `null` while it cannot be read, and for a namespace.
+    /// The array; `null` while it cannot be read, and for a namespace.
     pub array: Option<MdArray>,
-    /// What the namespace is; `null` for an array.
+    /// The namespace; `null` for an array.
     pub namespace: Option<ImportedNamespace>,
-    /// Drives that it was imported with, and that are looked at when the daemon starts.
+    /// Drives that it was imported with. The daemon examines them when it starts.
     pub drives: Vec<String>,
-    /// What was being written when the array was last used may be computed wrongly, as was
-    /// consented to.
+    /// Whether it was allowed that data may be computed wrongly if it was being written when the
+    /// array was last used.
     pub allow_inconsistent: bool,
     /// Identities of its exports.
     pub exports: Vec<String>,
@@ -49,55 +48,55 @@ pub struct Import {
 pub struct ImportedNamespace {
     /// Name of its subsystem.
     pub subsystem: String,
-    /// Its number there.
+    /// Namespace number in the subsystem.
     pub nsid: u32,
-    /// Its size in bytes when it was connected; `null` while it was not since the daemon started.
-    /// So the next one.
+    /// Size in bytes when it was last connected; `null` if it was not connected since the daemon
+    /// started. The same applies to `block_bytes`.
     pub size_bytes: Option<u64>,
-    /// Size of its blocks in bytes.
+    /// Block size in bytes.
     pub block_bytes: Option<u32>,
-    /// It is write protected.
+    /// Whether it is write protected.
     pub read_only: bool,
-    /// The ways to it; none while it was not connected since the daemon started.
+    /// The paths to it; empty if it was not connected since the daemon started.
     pub paths: Vec<NamespacePath>,
 }
 
-/// A way to a namespace of another machine.
+/// A path to a namespace of another machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NamespacePath {
-    /// Where it leads to.
+    /// Address of the target.
     pub address: String,
-    /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `change`, the ANA states;
-    /// `connecting`; `lost`.
+    /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `change` (the ANA
+    /// states), `connecting`, or `lost`.
     pub state: String,
-    /// How often it was connected.
+    /// Number of times that it was connected.
     pub connect_count: u64,
-    /// What went wrong last.
+    /// The last error.
     pub last_error: Option<String>,
 }
 
-/// `POST /v1/imports/nvme`: connect to a namespace of another machine, to make it a block device of
+/// `POST /v1/imports/nvme`: connect to a namespace of another machine, to make it a block device on
 /// this one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportNvme {
-    /// The namespace, as a drive of another machine is written:
+    /// The namespace, in the notation for a drive of another machine:
     /// `nvme-tcp://HOST[:PORT]/NQN?nsid=N[&path=HOST[:PORT]]...[&dhchap-secret=FILE[&dhchap-ctrl-secret=FILE]][&tls-key=FILE][&loss=TIME]`.
-    /// Without `loss` it is waited for 10 minutes until what is asked of it fails.
+    /// Without `loss`, requests wait up to 10 minutes for it before they fail.
     pub drive: String,
-    /// What the import is to be called; `null`: `remote1`, or the next number that is free.
+    /// Name of the import; `null`: `remote1`, or the next free number.
     #[serde(default)]
     pub name: Option<String>,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl ImportNvme {
-    /// Checks what can be checked without looking at the namespace.
+    /// Checks everything that does not need access to the namespace.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         if let Some(name) = &self.name {
             check_import_name(name)?;
@@ -107,40 +106,40 @@ impl ImportNvme {
     }
 }
 
-/// Checks the name of an import. One is a word of the API.
+/// Checks the name of an import. The name `nvme` is reserved for the API.
 fn check_import_name(name: &str) -> Result<(), Invalid> {
     check_name("import", name)?;
     if name == "nvme" { Err(Invalid::new("an import cannot be called \"nvme\"")) } else { Ok(()) }
 }
 
-/// What Linux md arrays say of themselves.
+/// Properties of a Linux md array.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MdArray {
     /// Identity, as mdadm shows it.
     pub uuid: String,
-    /// Its name, as mdadm shows it: often with the name of a machine and a colon before it.
+    /// Its name, as mdadm shows it: often prefixed with a host name and a colon.
     pub name: String,
     /// Version of its metadata, such as `1.2`.
     pub metadata: String,
     /// Its level in mdadm's words, such as `raid5`.
     pub level: String,
-    /// Its layout in mdadm's words, such as `left-symmetric`; `null` where there is only one.
+    /// Its layout in mdadm's words, such as `left-symmetric`; `null` if the level has only one.
     pub layout: Option<String>,
-    /// Bytes of a chunk (a strip); `null` where there is none.
+    /// Bytes of a chunk (a strip); `null` if the level has none.
     pub chunk_bytes: Option<u64>,
-    /// Capacity in bytes; `null` where it is not known.
+    /// Capacity in bytes; `null` if unknown.
     pub size_bytes: Option<u64>,
-    /// It was stopped in order, and its redundancy fits its data.
+    /// Whether it was stopped in order, so its redundancy fits its data.
     pub clean: bool,
     /// Grows with every change of its state.
     pub event_count: u64,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
-    /// When its metadata were written last, in seconds since 1970.
+    /// When its metadata was last written, in seconds since 1970.
     pub updated_unix_s: u64,
     /// Its members by slot.
     pub members: Vec<MdMember>,
-    /// Drives that belong to it and are not read.
+    /// Drives that belong to it but are not read.
     pub left_out: Vec<DriveReason>,
     /// Why it cannot be read; `null` if it can.
     pub refusal: Option<String>,
@@ -151,7 +150,7 @@ pub struct MdArray {
 pub struct MdMember {
     /// Its number, from 0.
     pub slot: u32,
-    /// The drive in it; `null` where it is missing.
+    /// The drive in it; `null` if it is missing.
     pub drive: Option<String>,
 }
 
@@ -160,7 +159,7 @@ pub struct MdMember {
 pub struct DriveReason {
     /// The drive.
     pub drive: String,
-    /// Why, as a clause: "a spare".
+    /// The reason as a clause: "a spare".
     pub reason: String,
 }
 
@@ -168,28 +167,28 @@ pub struct DriveReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportMd {
-    /// The drives to look at: block devices or files.
+    /// The drives to examine: block devices or files.
     pub drives: Vec<String>,
-    /// What the import is to be called; `null`: as the array, without the name of its machine.
+    /// Name of the import; `null`: the name of the array, without its host name.
     #[serde(default)]
     pub name: Option<String>,
-    /// UUID or name of the array, as mdadm shows them; needed where the drives hold several.
+    /// UUID or name of the array, as mdadm shows them; required if the drives hold several arrays.
     #[serde(default)]
     pub array: Option<String>,
-    /// Read an array that was not stopped cleanly although members are missing, or although members
-    /// cannot be read everywhere: what was being written then may be computed wrongly.
+    /// Read an array that was not stopped cleanly even if members are missing, or cannot be read
+    /// everywhere. Data that was being written then may be computed wrongly.
     #[serde(default)]
     pub allow_inconsistent: bool,
-    /// Only say what is there and what would be done.
+    /// Only report what was found and what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl ImportMd {
-    /// Checks what can be checked without looking at any drive.
+    /// Checks everything that does not need access to a drive.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         if let Some(name) = &self.name {
             check_import_name(name)?;
@@ -201,16 +200,16 @@ impl ImportMd {
     }
 }
 
-/// What was imported, or with `dry_run` what is there.
+/// The import, or with `dry_run` the arrays that were found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Imported {
-    /// Nothing was changed; `steps` says what would have been.
+    /// Nothing was changed; `steps` says what would be done.
     pub dry_run: bool,
-    /// What was done or would be done, one sentence each; empty where nothing can be imported.
+    /// The steps that were or would be done, one sentence each; empty if nothing can be imported.
     pub steps: Vec<String>,
-    /// What the caller should know, although it was no reason to refuse.
+    /// Facts that the caller should know but that were no reason to refuse.
     pub warnings: Vec<String>,
-    /// The arrays that the drives hold, whether they can be read or not.
+    /// The arrays on the drives, whether they can be read or not.
     pub found: Vec<MdArray>,
     /// Drives that hold no md array.
     pub others: Vec<DriveReason>,
@@ -218,14 +217,14 @@ pub struct Imported {
     pub object: Option<Import>,
 }
 
-/// `POST /v1/imports/{import}/forget`: let go of an import's drives, which stay as they are.
+/// `POST /v1/imports/{import}/forget`: release an import's drives, which stay unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportForget {
-    /// Although clients are connected.
+    /// Forget it even if clients are connected.
     #[serde(default)]
     pub force: bool,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -243,7 +242,7 @@ mod tests {
         let drive = "nvme-tcp://shelf-1/nqn.2026-11.com.example:shelf?nsid=1";
         assert_eq!(refusal(&format!(r#"{{"drive":"{drive}","name":"disk"}}"#)), Ok(()));
         assert!(refusal(r#"{"drive":"/dev/sda"}"#).unwrap_err().contains("it begins with nvme-tcp://"));
-        // Its import could not be asked for: `GET /v1/imports/nvme` is another word.
+        // The API could not address this import: `GET /v1/imports/nvme` has another meaning.
         let named = refusal(&format!(r#"{{"drive":"{drive}","name":"nvme"}}"#));
         assert_eq!(named, Err("an import cannot be called \"nvme\"".into()));
     }

@@ -1,71 +1,71 @@
-//! Long operations, and how far they are.
+//! Long-running operations and their progress.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::ScrubSchedule;
 
-/// A rebuild or scrub, running or the last one that ran.
+/// A rebuild or scrub that is running, or the last one that ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
-    /// Identity, growing, unique while the daemon runs.
+    /// Identity; growing, and unique while the daemon runs.
     pub id: u64,
-    /// What it does.
+    /// The kind of job.
     pub kind: JobKind,
-    /// How it stands.
+    /// Its state.
     pub state: JobState,
-    /// The member it writes, for a rebuild.
+    /// Slot of the member that a rebuild writes.
     pub slot: Option<u32>,
-    /// How much of the work is done, 0 to 100.
+    /// Share of the work that is done, 0 to 100.
     pub done_percent: f64,
-    /// Bytes of members gone through.
+    /// Bytes of members that were processed.
     pub done_bytes: u64,
-    /// Bytes of members to go through in all; only what was ever written counts.
+    /// Bytes of members to process in total; only data that was ever written counts.
     pub total_bytes: u64,
-    /// Speed in the last ten seconds, bytes of members a second.
+    /// Speed in the last ten seconds, in bytes of members per second.
     pub bytes_per_s: f64,
-    /// Seconds until it ends at this speed; `null` where that can't be said.
+    /// Seconds until it ends at this speed; `null` if unknown.
     pub left_s: Option<u64>,
     /// Seconds since it started.
     pub elapsed_s: u64,
-    /// What a scrub or resync has found; `null` for a rebuild.
+    /// Findings of a scrub or resync; `null` for a rebuild.
     pub findings: Option<ScrubFindings>,
     /// Why it failed or waits; `null` otherwise.
     pub message: Option<String>,
 }
 
-/// What a job does.
+/// The kind of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
-    /// Writes a member anew from the others.
+    /// Rebuilds a member from the others.
     Rebuild,
-    /// Copies a member that works to another drive, which takes its place.
+    /// Copies a working member to another drive, which takes its place.
     Replace,
     /// Makes parity agree with data after an unclean stop.
     Resync,
-    /// Reads everything and compares it with its checksums and its parity.
+    /// Reads all data and compares it with its checksums and its parity.
     Scrub,
     /// A kind that this client doesn't know. Never sent.
     #[serde(other)]
     Unknown,
 }
 
-/// How a job stands.
+/// State of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     /// At work.
     Running,
-    /// Waits for something, and goes on by itself; `message` says for what.
+    /// Waits for something and continues on its own; `message` says for what.
     Waiting,
-    /// Paused by request: goes on by request.
+    /// Paused by request; continues on request.
     Paused,
-    /// Ended well.
+    /// Ended successfully.
     Done,
     /// Stopped on request.
     Stopped,
-    /// Ended badly; `message` says why.
+    /// Ended with an error; `message` says why.
     Failed,
     /// A state that this client doesn't know. Never sent.
     #[serde(other)]
@@ -73,69 +73,69 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// The job will not go on by itself.
+    /// Whether the job has ended.
     pub fn has_ended(self) -> bool {
         matches!(self, JobState::Done | JobState::Stopped | JobState::Failed)
     }
 }
 
-/// What a scrub or resync has found so far.
+/// Findings of a scrub or resync so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubFindings {
-    /// Differences are put right, not only reported.
+    /// Whether differences are repaired, not only reported.
     pub repair: bool,
-    /// Places where something is wrong; each has a fault.
+    /// Number of places with a fault.
     pub mismatch_count: u64,
-    /// Of those, how many were put right.
+    /// Number of those that were repaired.
     pub repaired_count: u64,
-    /// Stripes that could not be compared, because strips of them are lost or unreadable.
+    /// Stripes that could not be compared, because some of their strips are lost or unreadable.
     pub unchecked_count: u64,
     /// The first of the places, at most 256.
     pub places: Vec<ScrubPlace>,
 }
 
-/// A place where something is wrong.
+/// A place with a fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubPlace {
-    /// Where in the group's data, in bytes.
+    /// Offset in the group's data, in bytes.
     pub offset_bytes: u64,
-    /// Where on each member, in bytes.
+    /// Offset on each member, in bytes.
     pub member_offset_bytes: u64,
-    /// The member with the wrong strip, where its checksum or two or more parity strips tell;
+    /// The member with the wrong strip, if its checksum or at least two parity strips identify it;
     /// `null` otherwise.
     pub slot: Option<u32>,
-    /// The drive in that slot; `null` where the member is not known.
+    /// The drive in that slot; `null` if the member is unknown.
     pub drive: Option<String>,
-    /// What is wrong.
+    /// The fault.
     pub fault: PlaceFault,
-    /// Of what it is wrong.
+    /// Content of the wrong strip.
     pub content: PlaceContent,
-    /// Whose data it is: one volume where the member is known, every volume of the stripe's part
-    /// otherwise. Empty for parity and for space that no volume has.
+    /// The volumes that own the data: one volume if the member is known, otherwise every volume
+    /// with data in that part of the stripe. Empty for parity and for space without a volume.
     pub volumes: Vec<VolumePlace>,
-    /// It was put right.
+    /// Whether it was repaired.
     pub repaired: bool,
 }
 
-/// What is wrong at a place.
+/// A fault that a scrub found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlaceFault {
-    /// It is not what was written there: its checksum says so.
+    /// The data is not what was written there, according to its checksum.
     Damaged,
     /// The drive cannot read it.
     Unreadable,
-    /// It fits the rest of its stripe, and its checksum does not fit it.
+    /// The data fits the rest of its stripe, but not its checksum.
     Checksum,
-    /// The strips of the stripe contradict each other, and no checksum says which is wrong.
+    /// The strips of the stripe contradict each other, and no checksum identifies the wrong one.
     Contradiction,
-    /// Something that this client doesn't know. Never sent.
+    /// A fault that this client doesn't know. Never sent.
     #[serde(other)]
     Unknown,
 }
 
 impl PlaceFault {
-    /// In words, for logs.
+    /// The name in logs.
     pub fn as_str(self) -> &'static str {
         match self {
             PlaceFault::Damaged => "damaged",
@@ -147,7 +147,7 @@ impl PlaceFault {
     }
 }
 
-/// What the strip holds that a scrub found wrong.
+/// Content of a strip that a scrub found wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlaceContent {
@@ -155,9 +155,9 @@ pub enum PlaceContent {
     Data,
     /// Parity.
     Parity,
-    /// One of both: nothing tells which strip is wrong.
+    /// Either data or parity: the wrong strip cannot be identified.
     Either,
-    /// Something that this client doesn't know. Never sent.
+    /// A content that this client doesn't know. Never sent.
     #[serde(other)]
     Unknown,
 }
@@ -167,7 +167,7 @@ pub enum PlaceContent {
 pub struct VolumePlace {
     /// Full name of the volume.
     pub volume: String,
-    /// Where in the volume, in bytes.
+    /// Offset in the volume, in bytes.
     pub offset_bytes: u64,
 }
 
@@ -175,35 +175,35 @@ pub struct VolumePlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScrubRequest {
-    /// What to do.
+    /// The action.
     pub action: ScrubAction,
-    /// With `start`: write back what is found wrong, where checksums or parity tell which side is.
+    /// With `start`: repair faults by writing back, if checksums or parity identify the wrong side.
     /// Default: report only.
     #[serde(default)]
     pub repair: bool,
 }
 
-/// What to do with a group's scrub.
+/// An action on a group's scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScrubAction {
-    /// Start one; refused while one runs or is paused.
+    /// Start a scrub. Refused while one runs or is paused.
     Start,
-    /// Let the running one hold its place, also over a restart; refused when none runs.
+    /// Pause the running scrub at its position, also across a restart. Refused if none runs.
     Pause,
-    /// Let the paused one go on; refused when none is paused.
+    /// Resume the paused scrub. Refused if none is paused.
     Resume,
-    /// Stop the one that runs or is paused; refused when there is none.
+    /// Stop the running or paused scrub. Refused if there is none.
     Stop,
-    /// Only say how it stands.
+    /// Only report the state.
     Status,
 }
 
 /// The answer to a [`ScrubRequest`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Scrub {
-    /// The running scrub or the last one; `null` when there was none since the daemon started.
+    /// The running scrub or the last one; `null` if there was none since the daemon started.
     pub job: Option<Job>,
-    /// The last one that went through the whole group, also before that, and the next one.
+    /// The last complete scrub of the group, even from before the daemon started, and the next one.
     pub schedule: ScrubSchedule,
 }

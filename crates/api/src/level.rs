@@ -1,5 +1,4 @@
-//! RAID levels and their crash safety by name. Which shapes they can have, the `format` crate
-//! knows.
+//! RAID levels and crash safety modes by name. The `format` crate defines which shapes they allow.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,7 +36,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Every level that can be asked for.
+    /// Every level that a request may name.
     pub const ALL: [Level; 9] = [
         Level::Raid0,
         Level::Raid1,
@@ -98,16 +97,16 @@ impl FromStr for Level {
     }
 }
 
-/// What a crash in the middle of writes may cost.
+/// How much a crash in the middle of writes may cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SafetyMode {
-    /// No log: for data that can be made again.
+    /// No log: for data that can be recreated.
     Off,
     /// A log closes the write hole.
     On,
-    /// As `on`, and blocks that were being written are old or new even on a drive that is lost in
-    /// the same crash.
+    /// Like `on`; in addition, blocks that were being written are old or new even if a drive is
+    /// lost in the same crash.
     Strict,
     /// A mode that this client doesn't know. Never sent.
     #[serde(other)]

@@ -1,16 +1,15 @@
-//! The words of Purlin's HTTP API: what a client may say and what the daemon answers.
+//! The types of Purlin's HTTP API: requests of clients and answers of the daemon.
 //!
-//! Six objects, [`Drive`], [`Group`], [`Import`], [`Volume`], [`Export`] and [`Host`], and one
-//! screen of everything, [`Status`]. The daemon serves them as JSON under [`ROOT`]; the command
+//! Six objects, [`Drive`], [`Group`], [`Import`], [`Volume`], [`Export`] and [`Host`], and an
+//! overview of all of them, [`Status`]. The daemon serves them as JSON under [`ROOT`]; the command
 //! `purlin` is one client of many.
 //!
 //! Rules that hold for every type here:
 //!
-//! - Requests refuse fields they don't know, so that a mistyped option is never silently ignored.
-//! - Responses only grow: a field, once there, keeps its name, unit and meaning; new fields and new
-//!   values of the enumerations may appear. An enumeration value that a client doesn't know reads
-//!   as `unknown`.
-//! - An optional field of a response is always present, `null` where there is nothing to say.
+//! - Requests refuse unknown fields, so that a mistyped option is never silently ignored.
+//! - Responses only grow: an existing field keeps its name, unit and meaning; new fields and new
+//!   values of enumerations may appear. A client reads an unknown enumeration value as `unknown`.
+//! - An optional field of a response is always present, and `null` if it has no value.
 //! - Quantities carry their unit as a suffix: `_bytes`, `_s`, `_us`, `_count`, `_percent`,
 //!   `_per_s`.
 //! - An error is `{ "error": { "code": "group_exists", "message": "one clear sentence" } }`; see
@@ -95,5 +94,5 @@ pub use wipe::{DriveWipe, WipedDrive};
 /// The path that every versioned route starts with.
 pub const ROOT: &str = "/v1";
 
-/// The socket that daemon and command use when nobody says otherwise.
+/// Default socket of the daemon and the command.
 pub const DEFAULT_SOCKET: &str = "/run/purlin/purlind.sock";

@@ -1,4 +1,4 @@
-//! How fast volumes and hosts may be used.
+//! Rate limits of volumes and hosts.
 
 use std::time::Duration;
 
@@ -7,56 +7,55 @@ use utoipa::ToSchema;
 
 use crate::{Invalid, format_duration};
 
-/// Requests for each second that a limit may be, at most.
+/// Highest limit in requests per second.
 pub const LIMIT_IOPS_MAX: u64 = 1_000_000_000;
 
-/// Bytes for each second that a limit may be, at most: 1 TiB.
+/// Highest limit in bytes per second: 1 TiB/s.
 pub const LIMIT_BYTES_PER_S_MAX: u64 = 1 << 40;
 
-/// The shortest burst of a limit, in milliseconds: timers need some room.
+/// The shortest burst of a limit, in milliseconds: timers need some tolerance.
 pub const LIMIT_BURST_MS_MIN: u64 = 10;
 
 /// The longest burst of a limit, in milliseconds: an hour.
 pub const LIMIT_BURST_MS_MAX: u64 = 3_600_000;
 
-/// The burst of a limit, in milliseconds, where nobody says otherwise.
+/// The default burst of a limit, in milliseconds.
 pub const LIMIT_BURST_MS_DEFAULT: u64 = 100;
 
-/// How fast something may be used, and how its requests have waited for that.
+/// A rate limit, and how long requests have waited for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Limit {
-    /// Requests for each second: reads, writes, zeroing, discarding, comparing, copying; not
-    /// flushes. `null`: any number.
+    /// Requests per second: reads, writes, zeroing, discarding, comparing, copying; not flushes.
+    /// `null`: unlimited.
     pub iops: Option<u64>,
-    /// Bytes of data for each second; `null`: any number.
+    /// Bytes of data per second; `null`: unlimited.
     pub bytes_per_s: Option<u64>,
-    /// After a pause, what these many milliseconds allow may be used at once.
+    /// Burst size: after a pause, the allowance of this many milliseconds may be used at once.
     pub burst_ms: u64,
     /// Requests that wait now.
     pub waiting_count: u64,
-    /// Requests that have waited, since the daemon started.
+    /// Requests that have waited since the daemon started.
     pub waited_count: u64,
-    /// How long they have waited in all, in microseconds.
+    /// Total time that they have waited, in microseconds.
     pub waited_us: u64,
 }
 
 /// `PATCH /v1/volumes/{group}/{volume}/limit` and `PATCH /v1/exports/{id}/hosts/{host}/limit`:
-/// change how fast something may be used, while clients are connected. What is left out, or `null`,
-/// stays as it is.
+/// change a rate limit while clients are connected. Fields that are omitted or `null` stay
+/// unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitUpdate {
-    /// Requests for each second, 1 to 10^9; 0: any number.
+    /// Requests per second, 1 to 10^9; 0: unlimited.
     #[serde(default)]
     pub iops: Option<u64>,
-    /// Bytes for each second, 1 to 2^40; 0: any number.
+    /// Bytes per second, 1 to 2^40; 0: unlimited.
     #[serde(default)]
     pub bytes_per_s: Option<u64>,
-    /// What may be used at once after a pause, in milliseconds of the limit, 10 to 3 600 000; 100
-    /// where nobody says otherwise.
+    /// Burst size after a pause, in milliseconds of the limit, 10 to 3 600 000; default 100.
     #[serde(default)]
     pub burst_ms: Option<u64>,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -65,7 +64,7 @@ impl LimitUpdate {
     /// Checks the values.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         if *self == (LimitUpdate { dry_run: self.dry_run, ..LimitUpdate::default() }) {
             return Err(Invalid::new("there is nothing to change: name iops, a bandwidth or a burst"));

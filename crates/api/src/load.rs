@@ -3,25 +3,25 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What clients did in the last seconds.
+/// Client traffic in the last seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Load {
     /// The time that the rates and percentiles cover, in seconds.
     pub window_s: f64,
     /// Reads.
     pub read: LoadSide,
-    /// Writes, with write-zeroes and discards.
+    /// Writes, including write-zeroes and discards.
     pub write: LoadSide,
 }
 
 /// One direction of traffic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LoadSide {
-    /// Operations a second.
+    /// Operations per second.
     pub ops_per_s: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes_per_s: f64,
-    /// Latency seen by clients; `null` where there was no operation in the window.
+    /// Latency seen by clients; `null` if there was no operation in the window.
     pub latency_us: Option<LatencyUs>,
 }
 
@@ -62,15 +62,14 @@ pub struct ErrorCounts {
     pub write_count: u64,
     /// Flushes and discards that failed after their retries.
     pub other_count: u64,
-    /// Operations that were tried again.
+    /// Operations that were retried.
     pub retry_count: u64,
-    /// Blocks that came back without an error and were not what had been written: their checksums
-    /// say so.
+    /// Blocks that were read without an error but do not fit their checksums.
     pub damaged_count: u64,
 }
 
 impl ErrorCounts {
-    /// Operations that failed for good.
+    /// Operations that failed permanently.
     pub fn failed_count(&self) -> u64 {
         self.read_count + self.write_count + self.other_count
     }

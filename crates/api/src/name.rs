@@ -11,10 +11,10 @@ pub const NAME_CHARS_MAX: usize = 64;
 /// Checks the name of a group or volume: 1 to [`NAME_CHARS_MAX`] of `a-z 0-9 . _ -`, first a letter
 /// or digit.
 ///
-/// So a name is one path segment, one shell word, and never looks like an option.
+/// So a name is one path segment and one shell word, and never looks like an option.
 ///
 /// # Errors
-/// A sentence that says what is wrong with it; `what` is "group" or "volume".
+/// A sentence that names the problem; `what` is "group" or "volume".
 pub fn check_name(what: &str, name: &str) -> Result<(), Invalid> {
     if name.is_empty() {
         return Err(Invalid::new(format!("a {what} needs a name")));
@@ -34,7 +34,7 @@ pub fn check_name(what: &str, name: &str) -> Result<(), Invalid> {
 /// A volume's full name, `GROUP/VOLUME`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VolumeName {
-    /// The group it lies in.
+    /// The group of the volume.
     pub group: String,
     /// Its name in the group.
     pub volume: String,

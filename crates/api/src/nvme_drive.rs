@@ -1,4 +1,4 @@
-//! Drives of other machines as people write them.
+//! Notation for drives of other machines.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use crate::AddressError;
 use crate::duration::{format_duration, parse_duration};
 
-/// How such a drive begins.
+/// Prefix of such a drive.
 pub const NVME_TCP: &str = "nvme-tcp://";
 
-/// The port of NVMe/TCP.
+/// The default port of NVMe/TCP.
 const PORT: u16 = 4420;
 
-/// Where a target listens.
+/// Address of a target.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TargetAddress {
     /// Host name or address, without brackets.
@@ -28,41 +28,39 @@ pub struct TargetAddress {
 /// `nvme-tcp://HOST[:PORT]/NQN?nsid=N[&path=HOST[:PORT]]...[&dhchap-secret=FILE[&dhchap-ctrl-secret=FILE]][&tls-key=FILE][&loss=TIME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NvmeDrive {
-    /// Where it is, at least one: several are paths to the same drive.
+    /// Addresses of the target, at least one. Several are paths to the same drive.
     pub addresses: Vec<TargetAddress>,
     /// The subsystem's NVMe qualified name.
     pub subsystem: String,
     /// Number of the namespace, at least 1.
     pub nsid: u32,
-    /// A file of the daemon's machine with the secret that this host proves itself with
+    /// A file on the daemon's machine with the secret with which this host authenticates
     /// (DH-HMAC-CHAP).
     pub secret: Option<PathBuf>,
-    /// The same with the secret that the target has to prove itself with; only together with
-    /// `secret`.
+    /// The same for the secret with which the target must authenticate; only with `secret`.
     pub controller_secret: Option<PathBuf>,
-    /// A file of the daemon's machine with the key that all connections are encrypted with (TLS
-    /// 1.3). With it nothing is sent in the clear.
+    /// A file on the daemon's machine with the key for encrypting all connections (TLS 1.3). With
+    /// it, nothing is sent in the clear.
     pub tls_key: Option<PathBuf>,
-    /// How long it may be out of reach until it counts as gone, where that is not the usual
+    /// How long it may be unreachable before it counts as lost, if that is not the default
     /// [`NvmeDrive::LOSS_DEFAULT`].
     pub loss: Option<Duration>,
 }
 
 impl NvmeDrive {
-    /// How long a drive may be out of reach, if nothing is said.
+    /// Default time that a drive may be unreachable.
     pub const LOSS_DEFAULT: Duration = Duration::from_secs(15);
-    /// The least that makes sense: a target needs some seconds to find out that a connection has
-    /// ended.
+    /// The shortest useful time: a target needs some seconds to detect that a connection has ended.
     pub const LOSS_MIN: Duration = Duration::from_secs(2);
-    /// The most: whoever writes to the group waits as long.
+    /// The longest time: writes to the group wait that long.
     pub const LOSS_MAX: Duration = Duration::from_secs(600);
 
-    /// How long it may be out of reach.
+    /// How long it may be unreachable.
     pub fn loss(&self) -> Duration {
         self.loss.unwrap_or(Self::LOSS_DEFAULT)
     }
 
-    /// The name by which it is known: without other paths, files and times.
+    /// The name by which the daemon knows it: without other paths, files and times.
     pub fn name(&self) -> String {
         let NvmeDrive { addresses, subsystem, nsid, .. } = self;
         format!("{NVME_TCP}{}/{subsystem}?nsid={nsid}", addresses[0])
@@ -102,7 +100,7 @@ impl FromStr for TargetAddress {
             }
         };
         let port = match port.strip_prefix(':') {
-            // No sign, and no zeroes in front: one place has one notation.
+            // No sign and no leading zeroes: one address has one notation.
             Some(port) if port.starts_with(|first: char| ('1'..='9').contains(&first)) => port.parse().map_err(drop)?,
             None if port.is_empty() => PORT,
             _ => return Err(()),
@@ -170,7 +168,7 @@ impl FromStr for NvmeDrive {
         }
         let nsid = nsid.ok_or_else(|| wrong("it does not say which namespace: add ?nsid=1"))?;
         let is_plain = nsid.starts_with(|first: char| ('1'..='9').contains(&first));
-        // 0xFFFFFFFF means all of them: NVMe Base 2.0, clause 3.2.1.2.
+        // 0xFFFFFFFF means all namespaces: NVMe Base 2.0, clause 3.2.1.2.
         let nsid = nsid.parse().ok().filter(|nsid| is_plain && *nsid < u32::MAX);
         let nsid = nsid.ok_or_else(|| wrong("\"nsid\" is a number, at least 1"))?;
         let mut known = Vec::new();
@@ -198,7 +196,7 @@ impl fmt::Display for NvmeDrive {
     }
 }
 
-/// What was written, to be shown: a secret that is there in place of its file is not repeated.
+/// The text for an error message. A secret that was given instead of its file is hidden.
 fn without_secrets(text: &str) -> String {
     let is_secret = |part: &&str| ["=DHHC-1:", "=NVMeTLSkey-1:"].iter().any(|begin| part.contains(begin));
     let shown = |part: &str| match part.split_once('=') {

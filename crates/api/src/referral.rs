@@ -1,4 +1,4 @@
-//! Where else NVMe hosts may ask what there is.
+//! Referrals: other discovery services that NVMe hosts may ask.
 
 use std::net::SocketAddr;
 
@@ -10,23 +10,23 @@ use crate::Invalid;
 /// `GET /v1/referrals`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReferralList {
-    /// By address.
+    /// The referrals, by address.
     pub referrals: Vec<Referral>,
 }
 
-/// Another discovery service, which the discovery log of every address of this daemon names.
+/// Another discovery service, listed in the discovery log at every address of this daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Referral {
-    /// Where it listens: `IP:PORT`.
+    /// Address of the service: `IP:PORT`.
     pub address: String,
 }
 
-/// Checks the address of a referral. A discovery log has addresses in numbers (TCP Transport 1.0,
-/// clause 3.1.1). An interface of this machine, as in `[fe80::6%eth0]:8009`, means nothing to a
-/// host, which uses its own: it is left out.
+/// Checks the address of a referral. A discovery log has numeric addresses (TCP Transport 1.0,
+/// clause 3.1.1). An interface of this machine, as in `[fe80::6%eth0]:8009`, is omitted: it means
+/// nothing to a host, which uses its own interfaces.
 ///
 /// # Errors
-/// [`Invalid`] if no host could ask there.
+/// [`Invalid`] if hosts could not connect to the address.
 pub fn check_referral(text: &str) -> Result<SocketAddr, Invalid> {
     let address: Option<SocketAddr> = without_interface(text).parse().ok();
     let can_be_asked =

@@ -1,4 +1,4 @@
-//! Other names for groups and volumes.
+//! New names for groups and volumes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,13 +10,13 @@ use crate::{Invalid, check_name};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rename {
-    /// The new name; of a volume, its name in the group: a volume stays in its group.
+    /// The new name. For a volume, its name in the group: a volume stays in its group.
     pub name: String,
-    /// Rename although NBD clients are connected, which know volumes by their names: they lose
-    /// their connections. Block devices and NVMe hosts keep theirs in any case.
+    /// Rename even if NBD clients are connected. They know volumes by name and lose their
+    /// connections. Block devices and NVMe hosts keep theirs in any case.
     #[serde(default)]
     pub force: bool,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -25,7 +25,7 @@ impl Rename {
     /// Checks the new name of a group.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// A sentence that names the problem.
     pub fn validate_group(&self) -> Result<(), Invalid> {
         check_group_name(&self.name)
     }
@@ -33,7 +33,7 @@ impl Rename {
     /// Checks the new name of a volume.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// A sentence that names the problem.
     pub fn validate_volume(&self) -> Result<(), Invalid> {
         check_name("volume", &self.name)
     }

@@ -3,33 +3,33 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Which NVMe hosts are registered with a volume as a namespace, and what they have reserved. The
-/// same at all its exports over NVMe/TCP.
+/// The NVMe hosts that are registered with a volume (a namespace), and their reservation. It is the
+/// same at all exports of the volume over NVMe/TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Reservation {
-    /// What is excluded; `null` where hosts are registered and nothing is reserved.
+    /// Type of the reservation; `null` if hosts are registered but nothing is reserved.
     pub kind: Option<ReservationKind>,
-    /// It outlives a restart of the daemon.
+    /// Whether it persists across a restart of the daemon.
     pub persists: bool,
     /// The hosts that are registered, by identifier.
     pub registrants: Vec<Registrant>,
 }
 
-/// The type of a reservation, as NVMe has them.
+/// The type of a reservation, as defined by NVMe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReservationKind {
-    /// Others than the holder may not write.
+    /// Only the holder may write.
     WriteExclusive,
-    /// Others than the holder may neither write nor read.
+    /// Only the holder may write or read.
     ExclusiveAccess,
-    /// Others than registrants may not write.
+    /// Only registrants may write.
     WriteExclusiveRegistrantsOnly,
-    /// Others than registrants may neither write nor read.
+    /// Only registrants may write or read.
     ExclusiveAccessRegistrantsOnly,
-    /// Others than registrants may not write, and every registrant is a holder.
+    /// Only registrants may write, and every registrant is a holder.
     WriteExclusiveAllRegistrants,
-    /// Others than registrants may neither write nor read, and every registrant is a holder.
+    /// Only registrants may write or read, and every registrant is a holder.
     ExclusiveAccessAllRegistrants,
     /// A type that this client doesn't know. Never sent.
     #[serde(other)]
@@ -37,7 +37,7 @@ pub enum ReservationKind {
 }
 
 impl ReservationKind {
-    /// As nvme-cli and the specification call it.
+    /// The name in nvme-cli and the specification.
     pub fn as_str(self) -> &'static str {
         match self {
             ReservationKind::WriteExclusive => "write exclusive",
@@ -56,10 +56,10 @@ impl ReservationKind {
 pub struct Registrant {
     /// Its identifier (HOSTID), in 32 hexadecimal digits.
     pub host_id: String,
-    /// Its NVMe qualified name; `null` where it was not seen since the daemon started.
+    /// Its NVMe qualified name; `null` if it was not connected since the daemon started.
     pub host: Option<String>,
     /// Its key, in hexadecimal digits after `0x`.
     pub key: String,
-    /// It holds the reservation.
+    /// Whether it holds the reservation.
     pub is_holder: bool,
 }

@@ -1,4 +1,4 @@
-//! Groups that are on drives, whether they run or not.
+//! Groups that are found on drives, whether they run or not.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use crate::group::{MemoryDrives, check_drives};
 use crate::{Invalid, Level};
 
-/// `POST /v1/scan`: which groups are on which drives. Nothing is changed.
+/// `POST /v1/scan`: find the groups on drives. Nothing is changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupScan {
@@ -17,10 +17,10 @@ pub struct GroupScan {
 }
 
 impl GroupScan {
-    /// Checks what can be checked without looking at any drive.
+    /// Checks everything that does not need access to a drive.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         check_drives(self.drives.iter(), MemoryDrives::Optional)
     }
@@ -42,19 +42,19 @@ pub struct ScannedGroup {
     pub name: String,
     /// Its identity.
     pub uuid: String,
-    /// How it protects its data.
+    /// Its RAID level.
     pub level: Level,
-    /// Members that it has.
+    /// Number of members of the group.
     pub member_count: u32,
-    /// Members that were found and can be used.
+    /// Members that were found and are usable.
     pub found_count: u32,
-    /// Its drives that were found, spares and unusable ones too.
+    /// Its drives that were found, including spares and unusable ones.
     pub drives: Vec<String>,
     /// Whether it runs, or could be started from these drives.
     pub state: ScannedState,
-    /// Why it cannot be started, or what is wrong with its drives.
+    /// Why it cannot be started, or the problems of its drives.
     pub reasons: Vec<String>,
-    /// The command that starts it; `null` where it runs already, or cannot be started.
+    /// The command that starts it; `null` if it runs already or cannot be started.
     pub command: Option<String>,
 }
 
@@ -101,7 +101,7 @@ pub struct ScannedDrive {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupStart {
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }

@@ -5,17 +5,17 @@
 //!   1000; a bare number and `B` are bytes. So `10G` is `10GiB`, as in `lsblk`, `qemu-img` and
 //!   `truncate`.
 //! - Parsing is exact integer arithmetic; a fraction is cut to whole bytes, never rounded up.
-//! - What [`format_bytes_exact`] writes, [`parse_bytes`] reads back to the same number.
+//! - [`parse_bytes`] reads the text of [`format_bytes_exact`] back to the same number.
 
 use thiserror::Error;
 
-/// Why a size could not be read. The text names the words that were refused.
+/// Why a size could not be parsed. The text names the words that were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SizeError {
     /// Not a number with a known unit.
     #[error("{0:?} is not a size: write a number with a unit, such as 64KiB, 10GiB or 1.5TiB")]
     Malformed(String),
-    /// More than 2^63 - 1 bytes, the most a file offset can say.
+    /// More than 2^63 - 1 bytes, the largest file offset.
     #[error("{0:?} is too large: a size is below 8 EiB")]
     TooLarge(String),
 }
@@ -23,10 +23,10 @@ pub enum SizeError {
 /// The largest size accepted: a file offset is a signed 64-bit number.
 const BYTES_MAX: u128 = i64::MAX as u128;
 
-/// More digits than this after the point are below one byte of the largest unit.
+/// Digits after the point beyond this number are below one byte of the largest unit.
 const FRACTION_DIGITS_MAX: usize = 18;
 
-/// The unit's multiplier, letters in any case; `None` for an unknown unit.
+/// The unit's multiplier, in any letter case; `None` for an unknown unit.
 fn unit_bytes(unit: &str) -> Option<u128> {
     let unit = unit.to_ascii_lowercase();
     if unit.is_empty() || unit == "b" {
@@ -48,10 +48,10 @@ fn unit_bytes(unit: &str) -> Option<u128> {
     }
 }
 
-/// Reads a size such as `4096`, `64KiB`, `10G`, `1.5 TiB` or `2TB`, in bytes.
+/// Parses a size such as `4096`, `64KiB`, `10G`, `1.5 TiB` or `2TB`, in bytes.
 ///
 /// # Errors
-/// [`SizeError`] when the text is not a size, or says 8 EiB or more.
+/// [`SizeError`] if the text is not a size, or is 8 EiB or more.
 ///
 /// ```
 /// assert_eq!(api::parse_bytes("10GiB"), Ok(10 << 30));
@@ -79,7 +79,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
         return Err(malformed());
     }
     if !fraction.is_empty() && unit == 1 {
-        // Half a byte is a mistake, not something to cut.
+        // A fraction of a byte is a mistake, so it is refused instead of cut.
         return Err(malformed());
     }
 
@@ -136,8 +136,8 @@ pub fn format_bytes(bytes: u64) -> String {
     }
 }
 
-/// A size that loses nothing: the largest binary unit that divides it, without a space. `64KiB`,
-/// `10GiB`, `4097B`.
+/// An exact size: the largest binary unit that divides it, without a space. `64KiB`, `10GiB`,
+/// `4097B`.
 pub fn format_bytes_exact(bytes: u64) -> String {
     let mut unit = 0;
     let mut count = bytes;

@@ -1,4 +1,4 @@
-//! One screen of everything.
+//! An overview of everything.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -20,12 +20,12 @@ pub struct Status {
     /// enough or at all.
     #[serde(default)]
     pub log_lines_dropped: u64,
-    /// Memory for requests of clients.
+    /// Memory for client requests.
     #[serde(default)]
     pub buffers: Buffers,
     /// Its shards, by number.
     pub shards: Vec<ShardStatus>,
-    /// All groups that run, by name.
+    /// All running groups, by name.
     pub groups: Vec<GroupStatus>,
     /// Groups that could not be started.
     #[serde(default)]
@@ -36,63 +36,63 @@ pub struct Status {
     pub hosts: Vec<Host>,
 }
 
-/// Memory for requests of clients that are in flight.
+/// Memory for client requests in flight.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Buffers {
-    /// Most that requests of all clients may hold together (`purlind --buffers`).
+    /// Most memory for the requests of all clients together (`purlind --buffers`).
     pub size_bytes: u64,
-    /// Held now.
+    /// Memory in use now.
     pub held_bytes: u64,
-    /// Connections that wait until others hold less.
+    /// Connections that wait for memory.
     pub waiting_count: u64,
 }
 
-/// One core's event loop.
+/// The event loop of one core.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ShardStatus {
     /// Its number, from 0.
     pub shard: u32,
-    /// The processor it is bound to; `null` where it is not bound.
+    /// The CPU that it is pinned to; `null` if it is not pinned.
     pub core: Option<u32>,
-    /// Share of the last second that it was not asleep, 0 to 100.
+    /// Share of the last second in which it was not asleep, 0 to 100.
     pub busy_percent: f64,
 }
 
-/// A group on the status screen.
+/// A group in the overview.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GroupStatus {
     /// Its name.
     pub name: String,
-    /// How it protects its data.
+    /// Its RAID level.
     pub level: Level,
-    /// How it does.
+    /// Its health.
     pub health: GroupHealth,
-    /// Members of the group.
+    /// Number of members.
     pub member_count: u32,
     /// Members that are in sync.
     pub in_sync_count: u32,
     /// Hot spares.
     pub spare_count: u32,
-    /// Volumes.
+    /// Number of volumes.
     pub volume_count: u32,
-    /// Members that may still be lost now, whichever they are.
+    /// Members that may still be lost now, in any combination.
     pub losses_left: u32,
-    /// What all volumes together may hold, in bytes.
+    /// Capacity for all volumes together, in bytes.
     pub capacity_bytes: u64,
-    /// Given to volumes, in bytes.
+    /// Bytes allocated to volumes.
     pub allocated_bytes: u64,
-    /// Ever written and not discarded, in bytes of data.
+    /// Bytes of data that were ever written and not discarded.
     pub used_bytes: u64,
-    /// What clients do.
+    /// Current traffic of clients.
     pub load: Load,
-    /// What clients did.
+    /// Total traffic of clients.
     pub io: IoCounters,
-    /// What a crash may do to it.
+    /// How much a crash may cost.
     pub crash_safety: CrashSafety,
-    /// What is risky right now, a sentence each, worst first.
+    /// Current risks, a sentence each, worst first.
     pub warnings: Vec<String>,
-    /// Running jobs and, of each kind, the last one that ended, by identity.
+    /// Running jobs, and the last ended job of each kind, by identity.
     pub jobs: Vec<Job>,
-    /// When it was and will be scrubbed.
+    /// Last and next scrub.
     pub scrub: ScrubSchedule,
 }

@@ -1,4 +1,4 @@
-//! Another program in the place of the running daemon.
+//! Replaces the running daemon with another program.
 
 use std::path::Path;
 
@@ -7,25 +7,25 @@ use utoipa::ToSchema;
 
 use crate::Invalid;
 
-/// `POST /v1/upgrade`: another program takes the daemon's place, and its listening sockets with it.
+/// `POST /v1/upgrade`: another program replaces the daemon and takes over its listening sockets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpgradeRequest {
-    /// The program, on the daemon's machine; default: what now lies where the daemon was started
-    /// from. It must belong to root or to the daemon's user, and nobody else may be able to change
-    /// it.
+    /// The program, on the daemon's machine. Default: the file that is now at the path from which
+    /// the daemon was started. It must belong to root or to the daemon's user, and no other user
+    /// may be able to change it.
     #[serde(default)]
     pub program: Option<String>,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl UpgradeRequest {
-    /// Checks what can be checked without looking at the program.
+    /// Checks everything that does not need access to the program.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         match &self.program {
             Some(program) if !Path::new(program).is_absolute() => Err(Invalid::new(format!(
@@ -36,37 +36,37 @@ impl UpgradeRequest {
     }
 }
 
-/// `GET /v1/upgrade`: the upgrade that is under way, or the one that this daemon came from. Other
-/// starts know of none.
+/// `GET /v1/upgrade`: the upgrade in progress, or the one that started this daemon. There is none
+/// after other starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Upgrade {
-    /// How it stands.
+    /// Its state.
     pub state: UpgradeState,
-    /// The program; `null` where there was none.
+    /// The program; `null` if there was no upgrade.
     pub program: Option<String>,
-    /// Version of the daemon before; `null` where there was none.
+    /// Version of the previous daemon; `null` if there was no upgrade.
     pub from_version: Option<String>,
-    /// Version of the program; `null` where there was none.
+    /// Version of the program; `null` if there was no upgrade.
     pub to_version: Option<String>,
-    /// Microseconds from the moment when the daemon stopped taking connections until all was served
-    /// again: no client waited longer. `null` before.
+    /// Microseconds from the moment when the daemon stopped accepting connections until all clients
+    /// were served again: no client waited longer. `null` before that.
     pub pause_us: Option<u64>,
     /// Why it failed; `null` otherwise.
     pub message: Option<String>,
 }
 
-/// How an upgrade stands.
+/// State of an upgrade.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UpgradeState {
-    /// There was none since the daemon was started.
+    /// There was no upgrade since the daemon was started.
     #[default]
     None,
-    /// Under way.
+    /// In progress.
     Running,
-    /// The daemon is the new program.
+    /// The daemon runs the new program.
     Done,
-    /// The program could not be executed: the daemon is the one from before.
+    /// The program could not be executed: the previous daemon continues.
     Failed,
     /// A state that this client doesn't know. Never sent.
     #[serde(other)]

@@ -1,5 +1,4 @@
-//! How a group is looked after: settings that can be changed while it runs, and when it is
-//! scrubbed.
+//! Maintenance of a group: settings that can be changed while it runs, and its scrub schedule.
 
 use std::time::Duration;
 
@@ -8,48 +7,48 @@ use utoipa::ToSchema;
 
 use crate::{Invalid, format_duration};
 
-/// The lowest target for clients' latency: below this, drives alone take longer.
+/// The lowest latency target for clients: drives alone take longer than any lower target.
 pub const CLIENT_P99_US_MIN: u64 = 100;
 
-/// The highest target for clients' latency: clients give up not much later.
+/// The highest latency target for clients: they give up not much later.
 pub const CLIENT_P99_US_MAX: u64 = 10_000_000;
 
-/// The shortest interval between scrubs: a large group takes longer for one.
+/// The shortest interval between scrubs: a scrub of a large group takes longer.
 pub const SCRUB_EVERY_S_MIN: u64 = 3600;
 
-/// The longest interval between scrubs, ten years: who wants less says off.
+/// The longest interval between scrubs, ten years. To scrub less often, turn them off.
 pub const SCRUB_EVERY_S_MAX: u64 = 3650 * 86_400;
 
-/// What an operator chose for a group. It lies on the members.
+/// Settings that an operator chose for a group. They are stored on the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GroupSettings {
     /// Rebuilds and scrubs keep the 99th percentile of clients' latency below this, in
-    /// microseconds; `null`: they only take a small share of the drives' time while clients are
+    /// microseconds. `null`: they take only a small share of the drives' time while clients are
     /// active.
     pub client_p99_us: Option<u64>,
-    /// A member that stays far slower than the others gives its place to a spare. If not, it is
+    /// Whether a member that stays far slower than the others is replaced by a spare. If not, it is
     /// only reported.
     pub retire_slow: bool,
-    /// Seconds from the end of a scrub to the latest start of the next one; `null`: scrubs start on
-    /// request only.
+    /// Most seconds from the end of a scrub to the start of the next one; `null`: scrubs start only
+    /// on request.
     pub scrub_every_s: Option<u64>,
 }
 
-/// `PATCH /v1/groups/{group}`: change settings of a running group. What is left out, or `null`,
-/// stays as it is.
+/// `PATCH /v1/groups/{group}`: change settings of a running group. Fields that are omitted or
+/// `null` stay unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupUpdate {
     /// The latency target for clients in microseconds, 100 to 10 000 000; 0: none.
     #[serde(default)]
     pub client_p99_us: Option<u64>,
-    /// Whether a slow member gives its place to a spare.
+    /// Whether a slow member is replaced by a spare.
     #[serde(default)]
     pub retire_slow: Option<bool>,
-    /// Seconds between scrubs, an hour to ten years; 0: on request only.
+    /// Seconds between scrubs, an hour to ten years; 0: only on request.
     #[serde(default)]
     pub scrub_every_s: Option<u64>,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -58,7 +57,7 @@ impl GroupUpdate {
     /// Checks the values.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         if *self == (GroupUpdate { dry_run: self.dry_run, ..GroupUpdate::default() }) {
             return Err(Invalid::new("there is nothing to change: name at least one setting"));
@@ -67,7 +66,7 @@ impl GroupUpdate {
     }
 }
 
-/// Checks values that a request gives to settings, 0 for off.
+/// Checks setting values from a request; 0 means off.
 pub(crate) fn check_settings(client_p99_us: Option<u64>, scrub_every_s: Option<u64>) -> Result<(), Invalid> {
     let within = |value: Option<u64>, min: u64, max: u64| value.is_none_or(|n| n == 0 || (min..=max).contains(&n));
     if !within(client_p99_us, CLIENT_P99_US_MIN, CLIENT_P99_US_MAX) {
@@ -81,36 +80,36 @@ pub(crate) fn check_settings(client_p99_us: Option<u64>, scrub_every_s: Option<u
     Ok(())
 }
 
-/// When a group was and will be scrubbed.
+/// Last and next scrub of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubSchedule {
-    /// The last scrub that went through the whole group; `null` where there was none.
+    /// The last scrub that covered the whole group; `null` if there was none.
     pub last: Option<LastScrub>,
-    /// When the next one is due, in seconds since 1970; in the past where it waits for something.
-    /// `null` while one is under way or paused, where scrubs start on request only, and where there
-    /// is nothing to compare.
+    /// When the next scrub is due, in seconds since 1970; in the past if it waits for something.
+    /// `null` while one is in progress or paused, if scrubs start only on request, and if there is
+    /// nothing to compare.
     pub next_unix_s: Option<u64>,
-    /// A scrub is under way or paused.
+    /// Whether a scrub is in progress or paused.
     pub active: bool,
-    /// It is paused by request, and goes on by request.
+    /// Whether it is paused by request; it continues on request.
     pub paused: bool,
-    /// What the scrub that is due or under way waits for: "slot 2 is being rebuilt"; `null` where
-    /// it does not wait.
+    /// Reason why the due or running scrub waits: "slot 2 is being rebuilt"; `null` if it does not
+    /// wait.
     pub waits_for: Option<String>,
 }
 
-/// A scrub that went through the whole group.
+/// A scrub that covered the whole group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LastScrub {
     /// When it ended, in seconds since 1970.
     pub ended_unix_s: u64,
-    /// Differences were put right, not only reported.
+    /// Whether differences were repaired, not only reported.
     pub repair: bool,
     /// Places where data and parity, or copies, disagreed.
     pub mismatch_count: u64,
-    /// Of those, how many were put right.
+    /// Number of those that were repaired.
     pub repaired_count: u64,
-    /// Stripes that could not be compared, because strips of them were lost or unreadable.
+    /// Stripes that could not be compared, because some of their strips were lost or unreadable.
     pub unchecked_count: u64,
 }
 

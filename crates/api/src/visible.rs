@@ -1,16 +1,16 @@
-//! Text that strangers may have written, for terminals and logs.
+//! Makes untrusted text safe for terminals and logs.
 
 use std::borrow::Cow;
 
-/// Whether a terminal obeys the character instead of showing it: a control character, a separator
-/// of lines, or one that turns the direction of the text around it (Unicode Standard Annex 9,
-/// clause 2).
+/// Whether a terminal acts on the character instead of showing it: a control character, a line
+/// separator, or a character that changes the direction of the text around it (Unicode Standard
+/// Annex 9, clause 2).
 pub fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// `text` with characters that terminals obey written out, as in `\u{1b}`.
+/// `text` with such characters escaped, as in `\u{1b}`.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);

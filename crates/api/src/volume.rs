@@ -21,33 +21,33 @@ pub struct Volume {
     pub group: String,
     /// Its name in the group.
     pub volume: String,
-    /// Identity in its group, never used again.
+    /// Identity in its group, never reused.
     pub id: u64,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
-    /// How it lies in the group.
+    /// How it is stored.
     pub kind: VolumeKind,
     /// Capacity in bytes.
     pub size_bytes: u64,
-    /// Bytes that were ever written and not discarded, in whole allocation units.
+    /// Bytes that were ever written and not discarded, in whole allocation chunks.
     pub used_bytes: u64,
     /// Identities of its exports.
     pub exports: Vec<String>,
     /// Traffic of clients.
     pub io: IoCounters,
-    /// How fast it may be used, all its exports together; `null` where nothing is limited.
+    /// Rate limit for all its exports together; `null` if nothing is limited.
     pub limit: Option<Limit>,
 }
 
-/// How a volume lies in its group.
+/// How a volume is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeKind {
-    /// In place.
+    /// At a fixed place in its group.
     Direct,
-    /// A Linux md array that was imported, for reading.
+    /// An imported Linux md array, read-only.
     Md,
-    /// A namespace of another machine that was imported.
+    /// An imported namespace of another machine.
     Nvme,
     /// A kind that this client doesn't know. Never sent.
     #[serde(other)]
@@ -58,24 +58,24 @@ pub enum VolumeKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCreate {
-    /// The group that it is to lie in.
+    /// The group of the volume.
     pub group: String,
     /// Its name there.
     pub volume: String,
-    /// Capacity in bytes, at least 1; rounded up to whole 4 KiB blocks. The answer says what it
-    /// became.
+    /// Capacity in bytes, at least 1; rounded up to whole 4 KiB blocks. The answer has the actual
+    /// capacity.
     #[schema(minimum = 1)]
     pub size_bytes: u64,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl VolumeCreate {
-    /// Checks what can be checked without the group.
+    /// Checks everything that does not need the group.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         check_name("group", &self.group)?;
         check_name("volume", &self.volume)?;
@@ -91,8 +91,7 @@ impl VolumeCreate {
 /// A volume has whole blocks of this size.
 const BLOCK_BYTES: u64 = 4096;
 
-/// The capacity of a volume for which this much is asked: whole blocks. `None` beyond what 64 bits
-/// hold.
+/// The capacity of a volume for a requested size: whole blocks. `None` if it exceeds 64 bits.
 pub fn volume_bytes(asked_bytes: u64) -> Option<u64> {
     asked_bytes.checked_next_multiple_of(BLOCK_BYTES)
 }
@@ -111,19 +110,19 @@ pub struct VolumeUpdate {
     /// The new capacity in bytes, at least 1; rounded up to whole 4 KiB blocks.
     #[schema(minimum = 1)]
     pub size_bytes: u64,
-    /// The volume's full name, needed when it shrinks: what lies behind the new end is lost.
+    /// The volume's full name; required when it shrinks, because data after the new end is lost.
     #[serde(default)]
     pub confirm: Option<String>,
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl VolumeUpdate {
-    /// Checks what can be checked without the volume.
+    /// Checks everything that does not need the volume.
     ///
     /// # Errors
-    /// A sentence that says what makes no sense.
+    /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         check_size(self.size_bytes)
     }

@@ -1,14 +1,14 @@
-//! Taking a group's mark off a drive.
+//! Removes the superblocks of a group from a drive.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// `POST /v1/drives/{drive}/wipe`: erase the superblocks of a drive that no running group has. The
-/// rest of the drive stays as it is.
+/// `POST /v1/drives/{drive}/wipe`: erase the superblocks of a drive that belongs to no running
+/// group. The rest of the drive stays unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DriveWipe {
-    /// Only say what would be done.
+    /// Only report what would be done; change nothing.
     pub dry_run: bool,
 }
 
