@@ -64,8 +64,7 @@ impl Engine {
                 ));
             }
         }
-        // The number is the same at all addresses, so that hosts see one namespace on several
-        // paths.
+        // One number at all addresses: hosts see one namespace on several paths.
         let nsid = match (own, asked.nsid) {
             (Some((own, _)), Some(asked)) if own != asked => {
                 let message =
