@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::upkeep::check_settings;
+use crate::maintenance::check_settings;
 use crate::{
     AddressError, DriveSpec, ErrorCounts, GroupSettings, Invalid, IoCounters, Job, Level, SafetyMode, ScrubSchedule,
     check_name,

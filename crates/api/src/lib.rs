@@ -31,6 +31,7 @@ mod job;
 mod level;
 mod limit;
 mod load;
+mod maintenance;
 mod name;
 mod nvme_drive;
 mod referral;
@@ -41,7 +42,6 @@ mod share;
 mod size;
 mod status;
 mod upgrade;
-mod upkeep;
 mod visible;
 mod volume;
 mod wipe;
@@ -73,6 +73,10 @@ pub use limit::{
     LimitUpdate,
 };
 pub use load::{ErrorCounts, IoCounters, LatencyUs, Load, LoadSide};
+pub use maintenance::{
+    CLIENT_P99_US_MAX, CLIENT_P99_US_MIN, GroupSettings, GroupUpdate, LastScrub, SCRUB_EVERY_S_MAX, SCRUB_EVERY_S_MIN,
+    ScrubSchedule,
+};
 pub use name::{NAME_CHARS_MAX, VolumeName, check_name};
 pub use nvme_drive::{NVME_TCP, NvmeDrive, TargetAddress};
 pub use referral::{Referral, ReferralList, check_referral};
@@ -83,10 +87,6 @@ pub use share::{Share, ShareCreate, ShareList};
 pub use size::{SizeError, format_bytes, format_bytes_exact, parse_bytes};
 pub use status::{Buffers, GroupStatus, ShardStatus, Status};
 pub use upgrade::{Upgrade, UpgradeRequest, UpgradeState};
-pub use upkeep::{
-    CLIENT_P99_US_MAX, CLIENT_P99_US_MIN, GroupSettings, GroupUpdate, LastScrub, SCRUB_EVERY_S_MAX, SCRUB_EVERY_S_MIN,
-    ScrubSchedule,
-};
 pub use visible::{is_obeyed, visible};
 pub use volume::{Volume, VolumeCreate, VolumeKind, VolumeList, VolumeUpdate, volume_bytes};
 pub use wipe::{DriveWipe, WipedDrive};

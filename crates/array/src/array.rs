@@ -13,25 +13,25 @@ use smallvec::smallvec;
 use crate::geometry::UnitIndex;
 use crate::handle::Handle;
 use crate::leader::Leader;
-use crate::lock::Turnstile;
 use crate::log::Log;
-use crate::mend::UnendedWrites;
 use crate::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, RebuiltAhead, Request};
 use crate::overlay::Content;
 use crate::ownership::Owners;
 use crate::ranges::Range;
 use crate::rebuild::AHEAD_MIN;
+use crate::semaphore::FairSemaphore;
 use crate::shared::{Counters, DriveId, Shared};
 use crate::unit::UnitQueue;
 use crate::unit_map::UnitMap;
 use crate::watch::Watch;
+use crate::write_retry::IncompleteWrites;
 use crate::zero::STEPS_AT_ONCE;
 
 /// Most steps of one [`Array::extents`] call, each an allocation chunk or a hole. Bounds its time.
 const EXTENTS_STEPS_MAX: usize = 8192;
 
-/// How long [`Inner::dawdle`] waits: longer than a drive takes for an operation.
-const DAWDLE: Duration = Duration::from_micros(300);
+/// How long [`Inner::buggify_delay`] waits: longer than a drive takes for an operation.
+const BUGGIFY_DELAY: Duration = Duration::from_micros(300);
 
 /// A drive group on one shard. A handle: cheap to clone.
 pub struct Array<E: Env>(pub(crate) Rc<Inner<E>>);
@@ -71,12 +71,12 @@ pub(crate) struct Inner<E: Env> {
     /// Decoders by the bit set of lost strips.
     pub decoders: RefCell<BTreeMap<u64, Rc<gf::Decoder>>>,
     /// Incomplete writes.
-    pub unended: UnendedWrites,
+    pub incomplete: IncompleteWrites,
     /// Allocation chunks that were freed and not yet trimmed.
     pub trims: RefCell<Vec<(UnitIndex, Range)>>,
     pub trimming: Cell<bool>,
     /// Limits the steps of large zeroing requests that run at the same time, see [`crate::zero`].
-    pub zeroing: Turnstile,
+    pub zeroing: FairSemaphore,
     /// Checksums are being saved in the background, so that there is room before it is needed.
     pub saving_sums: Cell<bool>,
     /// The map is being made durable, because much was written for the first time.
@@ -154,10 +154,10 @@ impl<E: Env> Array<E> {
                 rebuilt_ahead: RefCell::default(),
                 ahead_limit: Cell::new(AHEAD_MIN),
                 decoders: RefCell::default(),
-                unended: UnendedWrites::default(),
+                incomplete: IncompleteWrites::default(),
                 trims: RefCell::default(),
                 trimming: Cell::new(false),
-                zeroing: Turnstile::for_tasks(STEPS_AT_ONCE),
+                zeroing: FairSemaphore::for_tasks(STEPS_AT_ONCE),
                 saving_sums: Cell::new(false),
                 persisting: Cell::new(false),
                 leader,
@@ -418,9 +418,9 @@ impl<E: Env> Inner<E> {
 
     /// Sometimes waits a moment in a simulation, at a `place` where production hardly ever waits.
     #[inline]
-    pub async fn dawdle(&self, place: &'static str) {
-        if self.env.trouble(place) {
-            self.env.sleep(DAWDLE).await;
+    pub async fn buggify_delay(&self, place: &'static str) {
+        if self.env.buggify(place) {
+            self.env.sleep(BUGGIFY_DELAY).await;
         }
     }
 
@@ -455,7 +455,7 @@ impl<E: Env> Inner<E> {
             Request::Persist => self.persist_map().await.map(|()| Outcome::Done),
             Request::Settle => {
                 // Incomplete writes keep their records open until they are written again.
-                self.mend(|_| true).await?;
+                self.retry_writes(|_| true).await?;
                 if let Some(log) = self.log() {
                     log.settle().await;
                 }

@@ -295,7 +295,7 @@ impl<E: Env> Inner<E> {
 
     /// Makes the bytes writable. Copies them if another owner still uses the buffer.
     fn thaw(&self, buf: Buf) -> BufMut {
-        let alone = match self.env.trouble("what was logged is looked at") {
+        let alone = match self.env.buggify("what was logged is looked at") {
             true => Err(buf),
             false => buf.try_into_mut(),
         };

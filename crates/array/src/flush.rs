@@ -34,7 +34,7 @@ impl<E: Env> Inner<E> {
     /// Makes everything durable that completed before, and writes checkpoint records to the logs of
     /// all shards.
     pub async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
-        if self.shared.is_astray() {
+        if self.shared.has_superblock_mismatch() {
             self.on_leader(Request::MarkDirty).await?;
         }
         // Shards whose logs need a checkpoint record flush on their own: the shard that writes one
@@ -107,7 +107,7 @@ impl<E: Env> Inner<E> {
 
     /// Flushes those of the members that are present. Members that cannot flush leave the group.
     async fn flush_slots(self: &Rc<Self>, slots: impl Iterator<Item = (MemberIndex, Slot)>) -> Result<(), BlockError> {
-        self.dawdle("checksums are saved, and members are not flushed").await;
+        self.buggify_delay("checksums are saved, and members are not flushed").await;
         let live = slots.flat_map(|pair| self.drives_of(pair));
         let flush = |(member, id, drive): (MemberIndex, DriveId, Handle<E::Drive>)| async move {
             let mut result = drive.flush().await;

@@ -223,7 +223,7 @@ impl<E: Env> Inner<E> {
     /// Computes a strip from the others. `None` if too few of them can be read, or if an incomplete
     /// write meets these columns.
     async fn restore_without(self: &Rc<Self>, unit: UnitIndex, role: Role, columns: Range) -> Option<BufMut> {
-        if self.unended.are_in(unit, columns) {
+        if self.incomplete.are_in(unit, columns) {
             return None;
         }
         let survives = self.shared.geometry.syndromes;

@@ -24,16 +24,16 @@ use format::{
 };
 use smallvec::smallvec;
 
-use crate::ailing::SlowDrives;
 use crate::array::Inner;
 use crate::cause::{Cause, Failure};
 use crate::errors::Failed;
+use crate::fail_slow::SlowDrives;
 use crate::geometry::{MemberIndex, UnitIndex};
 use crate::governor::Governor;
 use crate::handle::Handle;
 use crate::job::Job;
-use crate::lock::Turnstile;
 use crate::probe::superblock_places;
+use crate::semaphore::FairSemaphore;
 use crate::shared::{DriveId, Slot};
 use crate::status::Event;
 use crate::version::Version;
@@ -62,21 +62,21 @@ pub(crate) struct Leader {
     /// Receives the events of the group.
     pub listener: Box<dyn Fn(Event)>,
     /// One change of the superblocks at a time.
-    pub state_lock: Turnstile,
+    pub state_lock: FairSemaphore,
     /// One change of the stripe groups' owners at a time.
-    pub owners_lock: Turnstile,
+    pub owners_lock: FairSemaphore,
     /// One rebuild at a time.
-    pub rebuild_lock: Turnstile,
+    pub rebuild_lock: FairSemaphore,
     catalogue_version: Cell<Version>,
-    catalogue_lock: Turnstile,
+    catalogue_lock: FairSemaphore,
     pub lost_version: Cell<Version>,
-    pub lost_lock: Turnstile,
+    pub lost_lock: FairSemaphore,
     /// Set if the group was not stopped cleanly. The recovery is done, but the superblocks do not
     /// say so yet. These members failed during it.
     pub failed_in_recovery: Option<Vec<MemberIndex>>,
     /// The wait for members that were missing at the start is over: spares take their slots.
     pub missing_waited_for: Cell<bool>,
-    pub map_lock: Turnstile,
+    pub map_lock: FairSemaphore,
     map_versions: RefCell<Vec<Version>>,
     /// The epoch of the last superblock that each drive took.
     pub held: RefCell<BTreeMap<DriveId, u64>>,
@@ -114,16 +114,16 @@ impl Leader {
             jobs: RefCell::default(),
             next_job: Cell::new(1),
             listener,
-            state_lock: Turnstile::default(),
-            owners_lock: Turnstile::default(),
-            rebuild_lock: Turnstile::default(),
+            state_lock: FairSemaphore::default(),
+            owners_lock: FairSemaphore::default(),
+            rebuild_lock: FairSemaphore::default(),
             catalogue_version: Cell::new(Version::found(catalogue.0)),
-            catalogue_lock: Turnstile::default(),
+            catalogue_lock: FairSemaphore::default(),
             lost_version: Cell::new(Version::found(lost_sequence)),
-            lost_lock: Turnstile::default(),
+            lost_lock: FairSemaphore::default(),
             failed_in_recovery,
             missing_waited_for: Cell::new(false),
-            map_lock: Turnstile::default(),
+            map_lock: FairSemaphore::default(),
             map_versions: RefCell::new(map_sequences.into_iter().map(Version::found).collect()),
             held: RefCell::new(held),
             away: RefCell::default(),
@@ -211,7 +211,7 @@ impl<E: Env> Inner<E> {
                 }
             };
             let results = join_all(targets.iter().map(write)).await;
-            self.dawdle("superblocks are written, and nobody knows").await;
+            self.buggify_delay("superblocks are written, and nobody knows").await;
             let epoch = superblock.epoch;
             self.leader().superblock.replace(superblock);
             if results.iter().any(Result::is_ok) {
@@ -236,14 +236,14 @@ impl<E: Env> Inner<E> {
                 {
                     // All of them may be back in a moment. They do not know this state then, or
                     // only some of them do.
-                    self.shared.end_doubt();
+                    self.shared.clear_suspects();
                     self.announce_again();
                     let survives = self.shared.geometry.syndromes;
                     return Err(BlockError::Lost { lost: self.shared.geometry.strips(), survives });
                 }
                 // Repairs that were due while no superblocks could be written have not been
                 // started.
-                let repair = left_at_all || self.shared.is_astray();
+                let repair = left_at_all || self.shared.has_superblock_mismatch();
                 self.publish(state);
                 if repair {
                     self.start_repair();
@@ -267,9 +267,9 @@ impl<E: Env> Inner<E> {
             self.note_absence(member, before, slot.state);
         }
         *self.leader().spares.borrow_mut() = state.spares;
-        self.shared.end_doubt();
+        self.shared.clear_suspects();
         self.shared.set_clean(state.clean);
-        self.shared.set_astray(false);
+        self.shared.set_superblock_mismatch(false);
         if !state.clean {
             self.shared.set_announced(true);
         }
@@ -363,18 +363,18 @@ impl<E: Env> Inner<E> {
     /// case as soon as that works.
     fn announce_again(self: &Rc<Self>) {
         self.shared.set_announced(false);
-        if self.shared.set_astray(true) {
+        if self.shared.set_superblock_mismatch(true) {
             return;
         }
         let inner = self.clone();
         self.env.spawn(async move {
-            while inner.shared.is_astray() {
+            while inner.shared.has_superblock_mismatch() {
                 inner.env.sleep(ANNOUNCE_AGAIN).await;
                 let _turn = inner.leader().state_lock.enter().await;
                 if inner.shared.is_stopped() {
                     return;
                 }
-                if inner.shared.is_astray() {
+                if inner.shared.has_superblock_mismatch() {
                     // After a failure the loop tries again.
                     let _ = inner.commit(GroupState { clean: false, ..inner.state() }).await;
                 }
@@ -400,7 +400,7 @@ impl<E: Env> Inner<E> {
 
     async fn write_snapshots(self: &Rc<Self>, snapshots: &[crate::map::Snapshot]) -> Result<(), BlockError> {
         self.flush_members().await?;
-        self.dawdle("members are flushed, and the map is not written").await;
+        self.buggify_delay("members are flushed, and the map is not written").await;
         if snapshots.is_empty() {
             return Ok(());
         }

@@ -40,7 +40,7 @@ impl<E: Env> Inner<E> {
         let mut state = self.state();
         let leaves = self.leave_settled(&mut state, Role::Member(member.0), drive, cause.clone()).await;
         if !leaves || self.commit(state).await.is_err() {
-            self.shared.end_doubt();
+            self.shared.clear_suspects();
             (leader.listener)(Event::MemberNeeded { member, drive, cause: self.true_cause(member, drive, cause) });
             return false;
         }
@@ -185,10 +185,10 @@ impl<E: Env> Inner<E> {
     /// this durable leave as well, as far as the group can do without them. Returns whether there
     /// are any.
     pub async fn seal_without(self: &Rc<Self>, state: &mut GroupState) -> bool {
-        if !self.shared.is_any_doubted() {
+        if !self.shared.is_any_suspect() {
             return false;
         }
-        self.dawdle("superblocks say who left, and nothing is sealed").await;
+        self.buggify_delay("superblocks say who left, and nothing is sealed").await;
         let unsealed = (0..self.shards).filter(|&shard| self.shared.is_unsealed(shard));
         let mut failed: Vec<(MemberIndex, DriveId, Failure)> = Vec::new();
         for sealed in join_all(unsealed.map(|shard| self.on_shard(shard, Request::SealQuietly))).await {
@@ -213,7 +213,7 @@ impl<E: Env> Inner<E> {
     pub async fn seal_quietly(self: &Rc<Self>) -> Vec<(MemberIndex, DriveId, Failure)> {
         let Some(log) = self.log().filter(|log| log.is_unsealed()) else { return Vec::new() };
         let mark = log.flush_begins();
-        let saved = self.save_sums(|member| !self.shared.is_doubted(member)).await;
+        let saved = self.save_sums(|member| !self.shared.is_suspect(member)).await;
         let mut failed = saved;
         let flush = |(member, slot): (MemberIndex, Slot)| {
             let drive = self.drive(slot.drive);

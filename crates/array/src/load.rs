@@ -19,13 +19,13 @@ use crate::bounded::Bounded;
 use crate::geometry::{Geometry, MemberIndex};
 use crate::kept::{KeptGroup, zone_count};
 use crate::leader::{GroupState, Leader, read_retried};
-use crate::lock::Turnstile;
 use crate::lost::{LostRanges, load_lost};
 use crate::message::Peers;
 use crate::probe::superblock_on;
+use crate::recompute_sums::RecomputedSums;
 use crate::replay::{Replay, Replayed, members};
-use crate::resum::Resums;
 use crate::scrub::ScrubMode;
+use crate::semaphore::FairSemaphore;
 use crate::shared::{DriveId, Shared, Slot};
 use crate::status::Event;
 
@@ -167,10 +167,20 @@ async fn take_over<E: Env>(
     let mut replayed = None;
     let lost = if logs && crashed {
         let members = RefCell::new(members(superblock, &assembly.members, drives));
-        let (lost, resums) = (RefCell::new(lost), Resums::default());
-        let listing = Turnstile::default();
-        let replay =
-            Replay { env, superblock, shared: &shared, members, lost, listing, resums, kept: settled, announced, runs };
+        let (lost, recomputed) = (RefCell::new(lost), RecomputedSums::default());
+        let listing = FairSemaphore::default();
+        let replay = Replay {
+            env,
+            superblock,
+            shared: &shared,
+            members,
+            lost,
+            listing,
+            recomputed,
+            kept: settled,
+            announced,
+            runs,
+        };
         replayed = Some(replay.run(&new_zones).await.map_err(AssembleError::Block)?);
         replay.lost.into_inner()
     } else {
@@ -301,20 +311,20 @@ impl<E: Env> Array<E> {
                 inner.barrier().await;
                 inner.answered().await;
                 inner.jobs_ended().await;
-                let mended = inner.mend(|_| true).await;
+                let retried = inner.retry_writes(|_| true).await;
                 let Some(leader) = &inner.leader else { return Ok(()) };
                 drop(leader.owners_lock.enter().await);
-                if inner.shared.unended.load(Ordering::SeqCst) > 0 {
+                if inner.shared.incomplete.load(Ordering::SeqCst) > 0 {
                     // Incomplete writes of this shard or another: a recovery has to repair them.
                     let survives = inner.shared.geometry.syndromes;
-                    return Err(mended.err().unwrap_or(BlockError::Lost { lost: survives + 1, survives }));
+                    return Err(retried.err().unwrap_or(BlockError::Lost { lost: survives + 1, survives }));
                 }
                 inner.persist_map().await?;
                 let _turn = inner.leader().state_lock.enter().await;
                 let state = inner.state();
                 let clean = state.clean || !inner.shared.is_resync_due();
                 let rebuild = inner.final_checkpoint(&state.slots);
-                if (clean, rebuild) == (state.clean, state.rebuild) && !inner.shared.is_astray() {
+                if (clean, rebuild) == (state.clean, state.rebuild) && !inner.shared.has_superblock_mismatch() {
                     return Ok(());
                 }
                 inner.commit(GroupState { clean, rebuild, ..state }).await

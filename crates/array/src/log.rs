@@ -37,9 +37,9 @@ use self::rings::Rings;
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::kept::{KeptStream, OPEN_MAX};
-use crate::lock::{Turn, Turnstile};
 use crate::questions::OpenQuestions;
 use crate::ranges::Range;
+use crate::semaphore::{FairSemaphore, Turn};
 use crate::shared::{Counters, DriveId, Shared};
 use crate::unit_map::UnitMap;
 use crate::unsealed::Unsealed;
@@ -121,7 +121,7 @@ struct Recent {
     sequence: u64,
     columns: Range,
     overwritten: u64,
-    restated: u64,
+    in_parity: u64,
     /// The flush that was the next to begin when the record was completed.
     settled: Option<u64>,
 }
@@ -165,9 +165,9 @@ pub(crate) struct Log {
     next: Cell<u64>,
     open: RefCell<OpenSet>,
     /// Permits to begin a record.
-    begins: Turnstile,
+    begins: FairSemaphore,
     /// Permit to leave ranges indeterminate, in order of arrival.
-    pub asks: Turnstile,
+    pub asks: FairSemaphore,
     /// Open records in the warm-restart state.
     kept: Option<KeptStream>,
     /// By shard.
@@ -184,7 +184,7 @@ pub(crate) struct Log {
     /// Operations that flushes of rows took since the last flush of all members began.
     spent_on_rows: Cell<usize>,
     unsealed: RefCell<Unsealed>,
-    seals: Turnstile,
+    seals: FairSemaphore,
     seal_slot: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
     writing: Cell<bool>,
@@ -214,8 +214,8 @@ impl Log {
             place,
             next: Cell::new(first),
             open: RefCell::default(),
-            begins: Turnstile::for_tasks(OPEN_MAX),
-            asks: Turnstile::default(),
+            begins: FairSemaphore::for_tasks(OPEN_MAX),
+            asks: FairSemaphore::default(),
             kept: shared.map.kept().and_then(|kept| kept.stream(generation, stream)),
             counters,
             shard,
@@ -224,7 +224,7 @@ impl Log {
             flushes: Cell::new(0),
             spent_on_rows: Cell::new(0),
             unsealed: RefCell::default(),
-            seals: Turnstile::default(),
+            seals: FairSemaphore::default(),
             seal_slot: Cell::new(0),
             pending: RefCell::default(),
             writing: Cell::new(false),
@@ -343,7 +343,7 @@ impl Log {
         entries.iter().filter(|entry| entry.has_base(data)).any(|entry| {
             let columns = Range::new(entry.x, entry.x + u64::from(entry.len));
             others.iter().any(|other| {
-                let same = (other.overwritten, other.restated) == (entry.overwritten, entry.restated);
+                let same = (other.overwritten, other.in_parity) == (entry.overwritten, entry.in_parity);
                 !same && !other.columns.intersect(columns).is_empty()
             })
         })
@@ -355,7 +355,7 @@ impl Log {
         let of_row = recent.get(unit).into_iter().flatten().filter(|recent| row.contains(recent.columns));
         let settled = of_row.filter(|recent| recent.settled.is_some());
         settled
-            .map(|recent| Written { sequence: recent.sequence, strips: recent.overwritten | recent.restated })
+            .map(|recent| Written { sequence: recent.sequence, strips: recent.overwritten | recent.in_parity })
             .collect()
     }
 
@@ -403,7 +403,7 @@ impl Log {
             sequence,
             columns: Range::new(entry.x, entry.x + u64::from(entry.len)),
             overwritten: entry.overwritten,
-            restated: entry.restated,
+            in_parity: entry.in_parity,
             settled: None,
         };
         let entries = record.entries.iter().filter(|entry| !entry.is_void()).map(entry);
@@ -518,7 +518,7 @@ impl<E: Env> Inner<E> {
                 // Records that arrive together are gathered. A single record waits for nothing.
                 inner.env.turn_end().await;
                 loop {
-                    let batch = log.batch(if inner.env.trouble("a frame takes one record") { 1 } else { PARTS_MAX });
+                    let batch = log.batch(if inner.env.buggify("a frame takes one record") { 1 } else { PARTS_MAX });
                     if batch.is_empty() {
                         log.writing.set(false);
                         return;
@@ -580,7 +580,7 @@ impl<E: Env> Inner<E> {
         let len = frame_len(&parts);
         let units: Vec<(UnitIndex, bool)> = parts.iter().map(|part| (UnitIndex(part.unit), part.whole)).collect();
         let last = parts.iter().map(|part| part.sequence).max().expect("a frame has parts");
-        if self.env.trouble("a ring is full") && log.settled_below() > log.retired() {
+        if self.env.buggify("a ring is full") && log.settled_below() > log.retired() {
             self.flush_for_log(log).await?;
         }
         let offset = loop {
@@ -613,16 +613,16 @@ impl<E: Env> Inner<E> {
     async fn make_room_in_log(self: &Rc<Self>, log: &Rc<Log>) -> Result<(), BlockError> {
         if log.settled_below() > log.retired() {
             self.flush_for_log(log).await?;
-        } else if !self.unended.have_records() {
+        } else if !self.incomplete.have_records() {
             // The records of this batch are open as well, but so are older ones, or there would be
             // room.
             let _ = log.wait().await;
-        } else if self.mend(|_| true).await.is_err() {
+        } else if self.retry_writes(|_| true).await.is_err() {
             // Without a flush there is no room either. After it, members that are back may take the
             // writes that they did not take a moment before.
             self.flush_members().await?;
-            if self.mend(|_| true).await.is_err() {
-                self.unended.give_up_records();
+            if self.retry_writes(|_| true).await.is_err() {
+                self.incomplete.give_up_records();
             }
         }
         Ok(())

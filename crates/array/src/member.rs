@@ -119,7 +119,7 @@ impl<E: Env> Inner<E> {
         if !self.write_drive(member, id, drive, offset, data, fua).await? {
             return Ok(false);
         }
-        self.dawdle("a strip is written, and its checksums are not noted").await;
+        self.buggify_delay("a strip is written, and its checksums are not noted").await;
         match self.note_sums(id, offset, data).await {
             Ok(()) => Ok(true),
             Err(error) => {

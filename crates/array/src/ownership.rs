@@ -139,13 +139,13 @@ impl<E: Env> Inner<E> {
                 ahead[owners.of(unit, self.shards)].insert((drive, unit));
             }
         }
-        self.dawdle("nothing is under way, and units have their owners").await;
+        self.buggify_delay("nothing is under way, and units have their owners").await;
         self.flush().await?;
         // The holder may wait for something that waits for this task.
         let Some(_turn) = self.leader().state_lock.try_enter() else { return Ok(false) };
         // During a superblock mismatch the logs hold records of the state that the superblocks may
         // return to.
-        if self.shared.is_stopped() || self.shared.is_astray() {
+        if self.shared.is_stopped() || self.shared.has_superblock_mismatch() {
             return Ok(false);
         }
         let mut committed = Ok(());
@@ -154,7 +154,7 @@ impl<E: Env> Inner<E> {
             self.leader().superblock.borrow_mut().log_generation = generation;
             // If this fails, nothing is written until superblocks have the generation.
             committed = self.commit(self.state()).await;
-            self.dawdle("the next generation of the log is announced, and nobody has it").await;
+            self.buggify_delay("the next generation of the log is announced, and nobody has it").await;
             self.shared.log_generation.store(generation, Ordering::Release);
         }
         let own = |(shard, ahead)| self.on_shard(shard, Request::Own(owners, ahead));
@@ -209,7 +209,7 @@ impl<E: Env> Inner<E> {
     pub async fn falls_quiet(&self) -> Option<RebuiltAhead> {
         for _ in 0..LOOKS_MAX {
             if self.units.borrow().is_empty() && self.gate.asked.get() == 0 {
-                return self.unended.is_empty().then(|| self.rebuilt_ahead.borrow().clone());
+                return self.incomplete.is_empty().then(|| self.rebuilt_ahead.borrow().clone());
             }
             self.env.sleep(LOOK).await;
         }

@@ -196,7 +196,7 @@ impl<E: Env> Inner<E> {
         let range = Range::new(place.x, place.x + buf.len() as u64);
         let Source::Drive(id, role) = self.source(place.unit, place.role, range) else { return None };
         let offset = shared.geometry.member_offset(place.unit, place.x);
-        if !self.has_sums(id, offset) || self.env.trouble("a read is not done at once") {
+        if !self.has_sums(id, offset) || self.env.buggify("a read is not done at once") {
             return None;
         }
         let drives = self.drives.borrow();
@@ -214,7 +214,7 @@ impl<E: Env> Inner<E> {
     #[inline]
     fn view_part<T>(self: &Rc<Self>, (place, len): (Place, usize), look: impl FnOnce(View<'_>) -> T) -> Option<T> {
         let shared = &self.shared;
-        if shared.checksums.is_some() || self.env.trouble("a read is not done at once") {
+        if shared.checksums.is_some() || self.env.buggify("a read is not done at once") {
             return None;
         }
         let range = Range::new(place.x, place.x + len as u64);
@@ -253,7 +253,7 @@ impl<E: Env> Inner<E> {
                 buf.fill(0);
                 return Ok(buf);
             }
-            Source::Drive(..) if self.env.trouble("a healthy read asks the owner") => {}
+            Source::Drive(..) if self.env.buggify("a healthy read asks the owner") => {}
             Source::Drive(id, source) => {
                 let drive = self.unwatched(id).expect("no drive leaves between the look and here");
                 let (len, offset) = (buf.len(), shared.geometry.member_offset(unit, x));
@@ -266,7 +266,7 @@ impl<E: Env> Inner<E> {
                 // The drive may have discarded a chunk that was freed meanwhile at any time: check
                 // again.
                 let is_current =
-                    || shared.map.clear_count() == cleared && !self.env.trouble("a healthy read looks again");
+                    || shared.map.clear_count() == cleared && !self.env.buggify("a healthy read looks again");
                 let result = match poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await {
                     // A read that is done at once needs no watch, and is not moved once more.
                     Poll::Ready(Ok(read)) if shared.checksums.is_none() && is_current() => return Ok(read),
@@ -420,9 +420,9 @@ impl<E: Env> Inner<E> {
                 continue;
             }
             let mut mixture = Ok(());
-            if self.unended.are_in(unit, columns) {
+            if self.incomplete.are_in(unit, columns) {
                 // After the retry the columns that were overwritten in part can be read as well.
-                mixture = Box::pin(self.mend(|other| other == unit)).await;
+                mixture = Box::pin(self.retry_writes(|other| other == unit)).await;
                 if mixture.is_ok() {
                     unreadable.clear();
                     continue;

@@ -328,7 +328,7 @@ impl<E: Env> Inner<E> {
                 self.leader().copied.set(UnitIndex(unit.0 + 1));
             } else {
                 self.shared.set_rebuilt(drive, UnitIndex(unit.0 + 1));
-                if self.env.now() - checkpoint > CHECKPOINT_NANOS || self.env.trouble("a checkpoint is due") {
+                if self.env.now() - checkpoint > CHECKPOINT_NANOS || self.env.buggify("a checkpoint is due") {
                     self.checkpoint(member, drive, unit).await?;
                     checkpoint = self.env.now();
                 }

@@ -79,7 +79,7 @@ impl<E: Env> Inner<E> {
             return Ok(Logged::Nothing);
         }
         let mut entries = self.entries(overlay, columns, view, writes, trusted);
-        if !bases.is_empty() && !matches!(&entries[..], [entry] if entry.restated == 0) {
+        if !bases.is_empty() && !matches!(&entries[..], [entry] if entry.in_parity == 0) {
             // The member of the strip is not trusted any more.
             return Ok(Logged::Again);
         }
@@ -122,7 +122,7 @@ impl<E: Env> Inner<E> {
             count => Some(Box::pin(self.open_questions(log, count)).await?),
         };
         let turn = log.turn().await;
-        if self.shared.is_any_doubted_in(self.shared.geometry.set(unit)) {
+        if self.shared.is_any_suspect_in(self.shared.geometry.set(unit)) {
             drop(turn);
             self.until_decided(unit).await;
             return Ok(Logged::Again);
@@ -174,7 +174,7 @@ impl<E: Env> Inner<E> {
     /// member for lost, and others may be lost in a crash before the decision, or if the member
     /// stays.
     async fn until_decided(&self, unit: UnitIndex) {
-        while self.shared.is_any_doubted_in(self.shared.geometry.set(unit)) {
+        while self.shared.is_any_suspect_in(self.shared.geometry.set(unit)) {
             self.env.sleep(DECISION_LOOK).await;
         }
     }
@@ -205,7 +205,7 @@ impl<E: Env> Inner<E> {
     /// Voids older records of columns of one stripe. Returns false if a member left meanwhile.
     async fn void_row(self: &Rc<Self>, log: &Rc<Log>, unit: UnitIndex, columns: Range) -> Result<bool, BlockError> {
         let turn = log.turn().await;
-        if self.shared.is_any_doubted_in(self.shared.geometry.set(unit)) {
+        if self.shared.is_any_suspect_in(self.shared.geometry.set(unit)) {
             drop(turn);
             self.until_decided(unit).await;
             return Ok(false);
@@ -213,7 +213,7 @@ impl<E: Env> Inner<E> {
         let geometry = &self.shared.geometry;
         let view = self.view(unit, columns.start, &[]);
         let entry =
-            Entry { x: columns.start, len: columns.len() as u32, overwritten: 0, restated: 0, checksums: Vec::new() };
+            Entry { x: columns.start, len: columns.len() as u32, overwritten: 0, in_parity: 0, checksums: Vec::new() };
         let in_sync = self.in_sync(&view);
         let trusted = self.trusted(&view);
         let holders = trusted & !geometry.data_strips();
@@ -266,7 +266,7 @@ impl<E: Env> Inner<E> {
         // A member becomes suspect before the flush that precedes the change of its slot. So the
         // suspect flag is checked last.
         let slot = self.shared.slot(member);
-        slot.state == MemberState::InSync && slot.drive == drive && !self.shared.is_doubted(member)
+        slot.state == MemberState::InSync && slot.drive == drive && !self.shared.is_suspect(member)
     }
 
     /// Whether a strip was overwritten that a recovery would now count as lost.
@@ -284,11 +284,11 @@ impl<E: Env> Inner<E> {
         trusted: u64,
     ) -> Entries {
         let geometry = &self.shared.geometry;
-        let entry = |range: Range, overwritten, restated| Entry {
+        let entry = |range: Range, overwritten, in_parity| Entry {
             x: range.start,
             len: range.len() as u32,
             overwritten,
-            restated,
+            in_parity,
             checksums: Vec::new(),
         };
         if geometry.data == 1 {
@@ -336,16 +336,16 @@ impl<E: Env> Inner<E> {
             let range = Range::new(cut[0], cut[1]);
             let changes = |ranges: &Ranges| ranges.iter().any(|changed| changed.contains(range));
             let all = those(written, |role| changes(&changed[role]));
-            let (overwritten, restated) = (all & in_place, all & !in_place);
+            let (overwritten, in_parity) = (all & in_place, all & !in_place);
             match entries.last_mut() {
                 Some(last)
-                    if (last.overwritten, last.restated) == (overwritten, restated)
+                    if (last.overwritten, last.in_parity) == (overwritten, in_parity)
                         && last.x + u64::from(last.len) == range.start =>
                 {
                     last.len += range.len() as u32;
                 }
                 _ if all == 0 => {}
-                _ => entries.push(entry(range, overwritten, restated)),
+                _ => entries.push(entry(range, overwritten, in_parity)),
             }
         }
         entries
@@ -437,7 +437,7 @@ fn good<D>(view: &RowView<D>) -> u64 {
 /// If an overwritten strip of this entry is lost, the partial parity alone cannot tell its content.
 fn is_open_question(entry: &Entry) -> bool {
     let count = entry.overwritten.count_ones();
-    count > 1 || (count == 1 && entry.restated != 0)
+    count > 1 || (count == 1 && entry.in_parity != 0)
 }
 
 impl StripWrite {

@@ -15,11 +15,11 @@ use crate::bounded::Bounded;
 use crate::geometry::{MemberIndex, Role, UnitIndex, roles};
 use crate::kept::KeptGroup;
 use crate::leader::{flush_retried, read_retried, write_retried, write_superblock};
-use crate::lock::Turnstile;
 use crate::lost::listable;
 use crate::ranges::{Range, Ranges};
+use crate::recompute_sums::RecomputedSums;
 use crate::replay_log::Record;
-use crate::resum::Resums;
+use crate::semaphore::FairSemaphore;
 use crate::shared::Shared;
 
 /// Stripe groups that are recovered at the same time. A drive answers many operations as fast as
@@ -80,9 +80,9 @@ pub(crate) struct Replay<'a, E: Env> {
     /// The list of lost blocks, as the members have it.
     pub lost: RefCell<LostBlocks>,
     /// Held by a task that changes the list.
-    pub listing: Turnstile,
+    pub listing: FairSemaphore,
     /// Checksums of the columns that were being written.
-    pub resums: Resums,
+    pub recomputed: RecomputedSums,
     /// After a killed daemon: the in-memory state of the log.
     pub kept: Option<KeptGroup>,
     /// The superblock that marks absent members as missing. Set before the first drive gets it.
@@ -99,8 +99,8 @@ impl<'a, E: Env> Replay<'a, E> {
     /// [`BlockError`] if more members fail than the level survives. All steps can then be repeated.
     pub async fn run(&self, new_zones: &[u64]) -> Result<Replayed, BlockError> {
         let before = self.live();
-        let resum = async |&zone: &u64| self.resum_zone(zone).await;
-        let zones = all_of(self.units_at_once(self.shared.geometry.zone), new_zones.iter(), resum).await?;
+        let recompute_sums = async |&zone: &u64| self.recompute_zone(zone).await;
+        let zones = all_of(self.units_at_once(self.shared.geometry.zone), new_zones.iter(), recompute_sums).await?;
         let mut done = Replayed { bytes: zones.iter().sum(), ..Replayed::default() };
         let mut records = self.records().await?;
         // Before any record is applied: if a member failed meanwhile, nothing would show any more
@@ -320,9 +320,9 @@ impl<'a, E: Env> Replay<'a, E> {
                 unknown = take_doubtful(&mut row, solve);
             }
         }
-        if entry.overwritten.count_ones() == 1 && entry.restated == 0 {
+        if entry.overwritten.count_ones() == 1 && entry.in_parity == 0 {
             let role = entry.overwritten.trailing_zeros() as Role;
-            self.weigh(&mut row, record.unit, role, &bases, columns).await?;
+            self.vote(&mut row, record.unit, role, &bases, columns).await?;
         } else if unknown.is_empty() {
             self.complete(&mut row, entry, record.piece_bytes, columns);
         }
@@ -453,7 +453,7 @@ impl<'a, E: Env> Replay<'a, E> {
             }
         }
         let is_damaged = join_all(strips.iter().enumerate().map(|(role, strip)| async move {
-            let named = entry.overwritten | entry.restated;
+            let named = entry.overwritten | entry.in_parity;
             let ((member, Some(drive)), Some(bytes)) = (in_sync(role), strip) else { return false };
             role < geometry.data && named >> role & 1 == 0 && !self.is_genuine(member, drive, offset, bytes).await
         }));
@@ -462,8 +462,8 @@ impl<'a, E: Env> Replay<'a, E> {
             if is_damaged {
                 self.look_after(in_sync(role).0).await?;
             }
-            let doubted = is_damaged || (!settled && entry.restated >> role & 1 == 1);
-            doubtful.push(if doubted { strips[role].take() } else { None });
+            let suspects = is_damaged || (!settled && entry.in_parity >> role & 1 == 1);
+            doubtful.push(if suspects { strips[role].take() } else { None });
         }
         Ok(Row { strips, doubtful })
     }

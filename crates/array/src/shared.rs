@@ -124,7 +124,7 @@ pub struct Shared {
     pub(crate) missed: Missed,
     /// Suspect members, one bit each: they are about to be declared faulty, and completed writes
     /// are being made durable without them.
-    doubted: AtomicU64,
+    suspects: AtomicU64,
     /// A rebuild is ending: no record may begin before the superblocks say so.
     held: AtomicBool,
     slots: Box<[AtomicU32]>,
@@ -137,13 +137,13 @@ pub struct Shared {
     /// The superblocks show the members that this assembly found, and that it writes.
     announced: AtomicBool,
     /// Some member may hold a superblock that is newer than the group's state.
-    astray: AtomicBool,
+    superblock_mismatch: AtomicBool,
     /// Copies and parity may be stale until the resync after a crash has covered everything.
     resync_due: AtomicBool,
     stopped: AtomicBool,
     /// Number of incomplete writes of all shards. Their stripes are inconsistent in ways that the
     /// log may not know.
-    pub(crate) unended: AtomicU64,
+    pub(crate) incomplete: AtomicU64,
     /// A shard flushes in the background to make room in the logs of all shards.
     pub(crate) retiring: AtomicBool,
     next_drive: AtomicU32,
@@ -169,7 +169,7 @@ impl Shared {
             log_generation: AtomicU64::new(superblock.log_generation + 1),
             lost: LostRanges::default(),
             questions: Questions::default(),
-            doubted: AtomicU64::new(0),
+            suspects: AtomicU64::new(0),
             held: AtomicBool::new(false),
             map: AllocationMap::new(geometry.zone_count()),
             code,
@@ -182,10 +182,10 @@ impl Shared {
             replacement: AtomicU32::new(0),
             clean: AtomicBool::new(superblock.clean),
             announced: AtomicBool::new(false),
-            astray: AtomicBool::new(false),
+            superblock_mismatch: AtomicBool::new(false),
             resync_due: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
-            unended: AtomicU64::new(0),
+            incomplete: AtomicU64::new(0),
             retiring: AtomicBool::new(false),
             next_drive: AtomicU32::new(u32::from(drives)),
             counters: OnceLock::new(),
@@ -309,13 +309,13 @@ impl Shared {
 
     /// Whether some member may hold a superblock that is newer than the group's state. After a
     /// crash that superblock would be trusted.
-    pub(crate) fn is_astray(&self) -> bool {
-        self.astray.load(Ordering::Acquire)
+    pub(crate) fn has_superblock_mismatch(&self) -> bool {
+        self.superblock_mismatch.load(Ordering::Acquire)
     }
 
     /// Returns the previous value.
-    pub(crate) fn set_astray(&self, astray: bool) -> bool {
-        self.astray.swap(astray, Ordering::AcqRel)
+    pub(crate) fn set_superblock_mismatch(&self, superblock_mismatch: bool) -> bool {
+        self.superblock_mismatch.swap(superblock_mismatch, Ordering::AcqRel)
     }
 
     /// Whether the strips of a stripe may contradict each other, because a crash interrupted their
@@ -330,27 +330,27 @@ impl Shared {
     }
 
     /// Whether the member is suspect: about to be declared faulty.
-    pub(crate) fn is_doubted(&self, member: MemberIndex) -> bool {
+    pub(crate) fn is_suspect(&self, member: MemberIndex) -> bool {
         // Sequentially consistent with the flush that follows the change to suspect: a task that
         // does not see it was done before that flush.
-        self.doubted.load(Ordering::SeqCst) >> member.0 & 1 == 1
+        self.suspects.load(Ordering::SeqCst) >> member.0 & 1 == 1
     }
 
     /// Whether any member is suspect.
-    pub(crate) fn is_any_doubted(&self) -> bool {
-        self.doubted.load(Ordering::SeqCst) != 0
+    pub(crate) fn is_any_suspect(&self) -> bool {
+        self.suspects.load(Ordering::SeqCst) != 0
     }
 
     /// Whether any member of a set is suspect.
-    pub(crate) fn is_any_doubted_in(&self, set: u64) -> bool {
+    pub(crate) fn is_any_suspect_in(&self, set: u64) -> bool {
         let strips = self.geometry.strips() as u64;
         let members = u64::MAX >> (u64::BITS as u64 - strips) << (set * strips);
-        self.doubted.load(Ordering::SeqCst) & members != 0
+        self.suspects.load(Ordering::SeqCst) & members != 0
     }
 
     /// Members in sync that are not suspect.
     pub(crate) fn staying(&self) -> impl Iterator<Item = (MemberIndex, Slot)> {
-        self.slots().filter(|(member, slot)| slot.state == MemberState::InSync && !self.is_doubted(*member))
+        self.slots().filter(|(member, slot)| slot.state == MemberState::InSync && !self.is_suspect(*member))
     }
 
     /// Whether records of the log must not begin now.
@@ -363,11 +363,11 @@ impl Shared {
     }
 
     pub(crate) fn doubt(&self, member: MemberIndex) {
-        self.doubted.fetch_or(1 << member.0, Ordering::SeqCst);
+        self.suspects.fetch_or(1 << member.0, Ordering::SeqCst);
     }
 
-    pub(crate) fn end_doubt(&self) {
-        self.doubted.store(0, Ordering::SeqCst);
+    pub(crate) fn clear_suspects(&self) {
+        self.suspects.store(0, Ordering::SeqCst);
     }
 
     /// Whether the group takes no more requests.

@@ -80,7 +80,7 @@ impl<E: Env> Inner<E> {
     /// Does the work of a stripe group until none is left.
     async fn work(self: Rc<Self>, unit: UnitIndex) {
         while let Some(batch) = self.take(unit) {
-            self.dawdle("a batch waits with the lock held").await;
+            self.buggify_delay("a batch waits with the lock held").await;
             self.run(unit, batch).await;
         }
     }
@@ -111,8 +111,8 @@ impl<E: Env> Inner<E> {
             if !matches!(op, Op::Read { .. }) {
                 join_all(reads.drain(..)).await;
             }
-            if !self.unended.is_empty()
-                && let Err(error) = Box::pin(self.mend_before(unit, &op)).await
+            if !self.incomplete.is_empty()
+                && let Err(error) = Box::pin(self.retry_writes_before(unit, &op)).await
             {
                 waiter.send(Err(error));
                 continue;

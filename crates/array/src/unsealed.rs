@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubt_asks_for_one_more_seal() {
+    fn a_suspect_member_asks_for_one_more_seal() {
         let mut unsealed = Unsealed::default();
         unsealed.add_all();
         assert!(unsealed.has_settled(1, &[]) && !unsealed.is_empty());

@@ -147,7 +147,7 @@ impl<E: Env> Inner<E> {
     pub async fn sums_at(self: &Rc<Self>, id: DriveId, offset: u64, blocks: usize) -> Result<Sums, DriveError> {
         let checksums = self.shared.checksums.as_ref().expect("only asked for where there are some");
         let (key, first) = self.sum_key(id, offset);
-        if self.env.trouble("a block of checksums is not in memory any more") {
+        if self.env.buggify("a block of checksums is not in memory any more") {
             checksums.table.forget(key);
         }
         let mut sums: Sums = SmallVec::from_elem(0, blocks);
@@ -174,7 +174,7 @@ impl<E: Env> Inner<E> {
         while !checksums.table.set(key, first, sums.iter().copied()) {
             Box::pin(self.load_sums(checksums, key)).await?;
         }
-        let filling = checksums.table.is_filling() || self.env.trouble("the table of checksums fills");
+        let filling = checksums.table.is_filling() || self.env.buggify("the table of checksums fills");
         if filling && !self.saving_sums.replace(true) {
             let inner = self.clone();
             self.env.spawn(async move {

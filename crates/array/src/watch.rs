@@ -15,7 +15,7 @@
 //!   conditions holds: its drive has answered nothing at all for as long, or it has answered an
 //!   operation that began a time limit later. A drive that is only busy answers in turn, so
 //!   operations in its queue are waited for. A member that loses an operation is given up
-//!   ([`crate::ailing`]). If the group cannot do without the member, reads and flushes fail, and
+//!   ([`crate::fail_slow`]). If the group cannot do without the member, reads and flushes fail, and
 //!   writes are waited for: a write that reached the drive after its failure was reported could
 //!   undo a later one.
 //!
@@ -37,9 +37,9 @@ use drive::{Env, Nanos};
 use crate::array::Inner;
 use crate::latency::ShardLatencies;
 use crate::message::Request;
-use crate::opinion::{Opinion, Opinions};
 use crate::outstanding::{self, Outstanding};
 use crate::shared::{DriveId, Shared};
+use crate::slow_detector::{SlowDetector, SlowDetectors};
 
 /// How often the table is checked. At 4000 checks per second a shard spends less than 1 % of its
 /// time on them.
@@ -133,7 +133,7 @@ pub(crate) struct Watch {
     /// Starts the task that looks at the table.
     start: Box<dyn Fn()>,
     table: RefCell<Table>,
-    pub opinions: RefCell<Opinions>,
+    pub detectors: RefCell<SlowDetectors>,
     pace: Cell<Pace>,
     /// Number of the task that checks the table. Older tasks end.
     generation: Cell<u64>,
@@ -214,7 +214,7 @@ impl Watch {
                 }
             }),
             table: RefCell::default(),
-            opinions: RefCell::default(),
+            detectors: RefCell::default(),
             pace: Cell::new(Pace::Asleep),
             generation: Cell::new(0),
             entered: Cell::new(false),
@@ -286,17 +286,17 @@ impl Watch {
             (entry.drive, entry.kind, entry.since, entry.sampled, entry.late)
         };
         self.leave(place);
-        self.opinion(drive, |opinion| opinion.note_answer(since));
+        self.detector(drive, |detector| detector.note_answer(since));
         let Some(class) = kind.class().filter(|_| !late) else { return };
         if sampled {
             let nanos = (self.now)().saturating_sub(since);
             self.add_sample(drive, class, nanos);
-            let is_late = self.opinion(drive, |opinion| nanos > opinion.bounds[usize::from(class)]);
+            let is_late = self.detector(drive, |detector| nanos > detector.bounds[usize::from(class)]);
             if is_late {
-                return self.opinion(drive, |opinion| opinion.note_late(kind));
+                return self.detector(drive, |detector| detector.note_late(kind));
             }
         }
-        self.opinion(drive, |opinion| opinion.note_in_time(kind));
+        self.detector(drive, |detector| detector.note_in_time(kind));
     }
 
     fn add_sample(&self, drive: DriveId, class: u8, nanos: Nanos) {
@@ -305,8 +305,8 @@ impl Watch {
         }
     }
 
-    pub fn opinion<T>(&self, drive: DriveId, change: impl FnOnce(&mut Opinion) -> T) -> T {
-        change(self.opinions.borrow_mut().of(drive))
+    pub fn detector<T>(&self, drive: DriveId, change: impl FnOnce(&mut SlowDetector) -> T) -> T {
+        change(self.detectors.borrow_mut().of(drive))
     }
 
     /// The operations outstanding at a drive.
@@ -381,9 +381,9 @@ impl Watch {
         let given_up = self.shared.given_up();
         let mut samples: Vec<(DriveId, u8, Nanos)> = Vec::new();
         let mut table = self.table.borrow_mut();
-        let mut opinions = self.opinions.borrow_mut();
-        for (drive, opinion) in opinions.all() {
-            if std::mem::take(&mut opinion.answered) {
+        let mut detectors = self.detectors.borrow_mut();
+        for (drive, detector) in detectors.all() {
+            if std::mem::take(&mut detector.answered) {
                 self.shared.note_answer(drive, now);
             }
         }
@@ -393,33 +393,33 @@ impl Watch {
                 entry.since = now;
             }
             let age = now.saturating_sub(entry.since);
-            let opinion = opinions.of(entry.drive);
+            let detector = detectors.of(entry.drive);
             let is_lost = || {
-                let is_overtaken = opinion.newest_answered.saturating_sub(entry.since) >= limit;
+                let is_overtaken = detector.newest_answered.saturating_sub(entry.since) >= limit;
                 is_overtaken || self.shared.is_silent_for(entry.drive, limit, now)
             };
             let is_given_up = given_up.contains(&entry.drive);
             if entry.notice != Notice::Expired && (is_given_up || age >= limit && is_lost()) {
                 let is_over = is_given_up || self.shared.held_by(entry.drive).is_none();
-                if is_over || (opinion.needed && entry.kind != Kind::Change) {
+                if is_over || (detector.needed && entry.kind != Kind::Change) {
                     entry.notice = Notice::Expired;
                     found.wakers.push(waker.clone());
-                } else if opinion.asked.is_none_or(|asked| now.saturating_sub(asked) >= limit) {
-                    (opinion.asked, opinion.needed) = (Some(now), false);
+                } else if detector.asked.is_none_or(|asked| now.saturating_sub(asked) >= limit) {
+                    (detector.asked, detector.needed) = (Some(now), false);
                     found.silent.push(entry.drive);
                 }
             }
             let Some(class) = entry.kind.class() else { continue };
-            if !entry.late && age > opinion.bounds[usize::from(class)] {
+            if !entry.late && age > detector.bounds[usize::from(class)] {
                 entry.late = true;
-                opinion.note_late(entry.kind);
+                detector.note_late(entry.kind);
                 if entry.sampled {
                     samples.push((entry.drive, class, age));
                 }
             }
             found.hurry |= !entry.late;
         }
-        drop((table, opinions));
+        drop((table, detectors));
         for (drive, class, age) in samples {
             self.add_sample(drive, class, age);
         }
@@ -432,11 +432,11 @@ impl Watch {
             return 0;
         }
         let mut hedged = 0;
-        let mut opinions = self.opinions.borrow_mut();
+        let mut detectors = self.detectors.borrow_mut();
         for entry in &mut self.table.borrow_mut().entries {
             let is_due = entry.late && entry.notice == Notice::None && matches!(entry.kind, Kind::Direct(_));
             let Some(waker) = entry.waker.as_ref().filter(|_| is_due) else { continue };
-            if opinions.of(entry.drive).avoided || self.pay() {
+            if detectors.of(entry.drive).avoided || self.pay() {
                 entry.notice = Notice::Late;
                 hedged += 1;
                 found.wakers.push(waker.clone());
@@ -522,7 +522,7 @@ impl<E: Env> Inner<E> {
         self.env.spawn(async move {
             let given_up = inner.on_leader(Request::Silent(member, drive)).await;
             if matches!(given_up, Ok(crate::message::Outcome::Accepted(false))) {
-                inner.watch.opinion(drive, |opinion| opinion.needed = true);
+                inner.watch.detector(drive, |detector| detector.needed = true);
             }
         });
     }

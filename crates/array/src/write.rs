@@ -102,7 +102,7 @@ impl<E: Env> Inner<E> {
                     Ok(false) => return Err(BlockError::Lost { lost: 1, survives: 0 }),
                     Err(error) => {
                         let columns = Range::new(x, x + data.len() as u64);
-                        self.keep_unended(unit, columns, vec![write], Logged::Nothing);
+                        self.keep_incomplete(unit, columns, vec![write], Logged::Nothing);
                         return Err(error);
                     }
                 }
@@ -111,7 +111,7 @@ impl<E: Env> Inner<E> {
             None => Box::pin(self.write_planned(unit, batch, fua)).await?,
         }
         let much = self.shared.map.newly_set() * geometry.zone > FRESH_BYTES_MAX;
-        if self.shared.checksums.is_some() && (much || self.env.trouble("much was written for the first time")) {
+        if self.shared.checksums.is_some() && (much || self.env.buggify("much was written for the first time")) {
             self.persist_soon();
         }
         if fua && geometry.zones().any(|zone| self.shared.map.zone_is_dirty(geometry.zone_index(unit, zone.start))) {
@@ -153,7 +153,7 @@ impl<E: Env> Inner<E> {
         if shared.replacement().is_some() {
             return false;
         }
-        if self.env.trouble("a write is not done at once") {
+        if self.env.buggify("a write is not done at once") {
             return false;
         }
         let is_done = |piece: &Piece| {
@@ -197,7 +197,7 @@ impl<E: Env> Inner<E> {
         let was_empty = self.allocated(unit, Range::new(0, geometry.unit)).is_empty();
         let filling = self.filling(unit);
         join_all(writes).await.into_iter().collect::<Result<(), BlockError>>()?;
-        self.dawdle("strips are written, and the map does not say so").await;
+        self.buggify_delay("strips are written, and the map does not say so").await;
         for zone in fresh {
             self.shared.map.set(geometry.zone_index(unit, zone.start));
         }
@@ -379,13 +379,13 @@ impl<E: Env> Inner<E> {
                 Left::Syndromes(content) => self.push_whole(&mut writes, &content, columns, is_written),
                 Left::Strip(role, bases) => self.push_completed(&mut writes, role, bases, columns, is_written),
             }
-            self.dawdle("a record is durable, and the strips wait").await;
+            self.buggify_delay("a record is durable, and the strips wait").await;
             let failed = match self.write_strips(unit, &view, &writes, fua).await {
                 Ok(failed) => failed,
                 Err(error) => {
                     // The chunk of a first write stays unallocated, so its content does not matter.
                     if !component.fresh {
-                        self.keep_unended(unit, columns, writes, logged);
+                        self.keep_incomplete(unit, columns, writes, logged);
                     }
                     return Err(error);
                 }

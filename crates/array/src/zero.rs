@@ -65,7 +65,7 @@ impl<E: Env> Array<E> {
         let shared = &self.0.shared;
         // A failed write may still be retried and allocate its chunk. A lost block is readable
         // again once it is zeroed.
-        if shared.unended.load(Ordering::SeqCst) > 0 || !shared.lost.is_empty() {
+        if shared.incomplete.load(Ordering::SeqCst) > 0 || !shared.lost.is_empty() {
             return at;
         }
         let unit = shared.geometry.place(at).unit;

@@ -6,7 +6,7 @@ use api::*;
 use insta::assert_snapshot;
 use serde::de::DeserializeOwned;
 
-use crate::{hosts, imported, scanned, screen, table, upkeep};
+use crate::{hosts, imported, maintenance, scanned, screen, table};
 
 fn example<T: DeserializeOwned>(name: &str) -> T {
     let page = include_str!("../../../docs/cli/json.md");
@@ -268,7 +268,7 @@ fn an_import_is_shown_with_what_is_left_out() {
 #[test]
 fn a_scrub_shows_how_far_it_is_and_what_it_found() {
     let done: Scrub = example("Scrub");
-    assert_snapshot!("scrub_done", upkeep::scrub("tank", &done));
+    assert_snapshot!("scrub_done", maintenance::scrub("tank", &done));
     let at = |state: JobState, left_s: Option<u64>, message: Option<&str>| {
         let job = done.job.clone().map(|job| Job {
             state,
@@ -282,7 +282,7 @@ fn a_scrub_shows_how_far_it_is_and_what_it_found() {
             message: message.map(str::to_owned),
             ..job
         });
-        upkeep::scrub("tank", &Scrub { job, ..done.clone() })
+        maintenance::scrub("tank", &Scrub { job, ..done.clone() })
     };
     let bar = "[###############...............]  50.0%";
     // As long as 80 columns permit.

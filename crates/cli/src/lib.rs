@@ -24,6 +24,7 @@ mod imported;
 mod iostat;
 mod keys;
 mod limit_args;
+mod maintenance;
 mod moment;
 pub mod nvme;
 mod nvme_args;
@@ -43,7 +44,6 @@ mod shared;
 mod suggest;
 mod table;
 mod unwell;
-mod upkeep;
 mod volume_args;
 mod volume_size;
 

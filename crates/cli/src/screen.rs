@@ -19,7 +19,7 @@ use crate::keys::Keys;
 use crate::output::{self, has_colour};
 use crate::progress::duration;
 use crate::table::{self, dash, job_line, micros, per_second, size};
-use crate::{Client, Failure, hosts, unwell, upkeep};
+use crate::{Client, Failure, hosts, maintenance, unwell};
 
 /// Longest name that is shown before its job in one line.
 const NAME_CHARS_MAX: usize = 16;
@@ -200,7 +200,7 @@ fn groups(colour: bool, groups: &[GroupStatus]) -> String {
             Cell::new(group.losses_left),
             size(group.capacity_bytes),
             size(group.used_bytes),
-            Cell::new(upkeep::next_cell(&group.scrub)),
+            Cell::new(maintenance::next_cell(&group.scrub)),
         ]
     };
     let columns = [

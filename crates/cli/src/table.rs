@@ -10,9 +10,9 @@ use std::time::Duration;
 use comfy_table::{Cell, Color};
 
 use crate::fit::{Column, WIDTH, count, middle_cut, table, wrapped};
+use crate::maintenance;
 use crate::progress::{bar, duration, percent};
 use crate::reach;
-use crate::upkeep;
 
 /// `name  value` lines, the values in one column.
 pub fn pairs(pairs: &[(&str, String)]) -> String {
@@ -133,7 +133,7 @@ pub fn group(colour: bool, group: &Group) -> String {
         ("checksums", group.checksums.note.clone()),
         ("shards", group.shards.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
     ];
-    lines.extend(upkeep::pairs(group));
+    lines.extend(maintenance::pairs(group));
     let mut text = pairs(&lines);
     for warning in &group.warnings {
         text.push_str(&format!("warning: {warning}\n"));

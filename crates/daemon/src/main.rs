@@ -192,7 +192,7 @@ async fn serve(
     engine.start_asking_members();
     engine.start_sampling();
     engine.start_balancing();
-    engine.start_upkeep();
+    engine.start_maintenance();
     engine.start_health();
     let (stop, stopping) = watch::channel(false);
     // Set the result before a client can ask for it.

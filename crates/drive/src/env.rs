@@ -51,7 +51,7 @@ pub trait Env: Clone + 'static {
     /// find faults (like BUGGIFY in FoundationDB: Zhou et al., SIGMOD 2021, section 4). `place`
     /// names the rare event.
     #[inline(always)]
-    fn trouble(&self, place: &'static str) -> bool {
+    fn buggify(&self, place: &'static str) -> bool {
         let _ = place;
         false
     }

@@ -53,7 +53,7 @@ pub(crate) async fn accept<F: Future<Output = ()> + 'static>(
     shards: Vec<ShardHandle>,
     connections_max: usize,
     protocol: &'static str,
-    run: impl Fn(ShardEnv, Stream, Newcomer) -> F + Clone + Send + 'static,
+    run: impl Fn(ShardEnv, Stream, NewConnection) -> F + Clone + Send + 'static,
 ) {
     let places = Arc::new(Places::new(connections_max));
     let mut turn = 0;
@@ -67,16 +67,16 @@ pub(crate) async fn accept<F: Future<Output = ()> + 'static>(
                 continue;
             }
         };
-        let (newcomer, too_many) = Places::take(&places, env.now());
+        let (new_connection, too_many) = Places::take(&places, env.now());
         if let Some(count) = too_many {
             let peer = &incoming.peer;
             tracing::warn!(%peer, limit = connections_max, count, protocol, "too many connections, the last from there");
         }
-        let Some(newcomer) = newcomer else { continue };
+        let Some(new_connection) = new_connection else { continue };
         let run = run.clone();
         let serve_on = move |env: ShardEnv, incoming: Incoming| async move {
             let stream = Stream::new(&env, incoming);
-            run(env, stream, newcomer).await;
+            run(env, stream, new_connection).await;
         };
         if shards.is_empty() {
             env.spawn(serve_on(env.clone(), incoming));
@@ -111,7 +111,7 @@ struct Taken {
 
 /// A connection's place. Its client is unidentified until it has said what it wants, and has
 /// authenticated if it has to.
-pub(crate) struct Newcomer {
+pub(crate) struct NewConnection {
     places: Arc<Places>,
     number: u64,
     /// Rung when the place is needed for another connection.
@@ -131,7 +131,7 @@ impl Places {
     /// Takes a place, for which the client that has waited longest may have to go; `None` if there
     /// is none. The second value is the number of connections that were ended or refused, if that
     /// is to be logged.
-    fn take(places: &Arc<Places>, now: Nanos) -> (Option<Newcomer>, Option<u64>) {
+    fn take(places: &Arc<Places>, now: Nanos) -> (Option<NewConnection>, Option<u64>) {
         let mut taken = places.lock();
         let is_full = taken.count >= places.max;
         // A client that has to go may take its time, so the places may be exceeded by a few. Some
@@ -150,7 +150,7 @@ impl Places {
         taken.count += 1;
         taken.waiting[0].insert(number, alarm.clone());
         drop(taken);
-        (Some(Newcomer { places: places.clone(), number, alarm }), too_many)
+        (Some(NewConnection { places: places.clone(), number, alarm }), too_many)
     }
 }
 
@@ -162,7 +162,7 @@ impl Taken {
     }
 }
 
-impl Newcomer {
+impl NewConnection {
     /// Runs a step of the client's identification. `None` if it took too long, or if the place is
     /// needed for another connection.
     pub async fn within<T>(&self, env: &ShardEnv, step: impl Future<Output = T>) -> Option<T> {
@@ -192,7 +192,7 @@ impl Newcomer {
     }
 }
 
-impl Drop for Newcomer {
+impl Drop for NewConnection {
     fn drop(&mut self) {
         let mut taken = self.places.lock();
         taken.count -= 1;
@@ -204,11 +204,11 @@ impl Drop for Newcomer {
 mod tests {
     use super::*;
 
-    fn take(places: &Arc<Places>) -> Option<Newcomer> {
+    fn take(places: &Arc<Places>) -> Option<NewConnection> {
         Places::take(places, 0).0
     }
 
-    fn taken(places: &Arc<Places>, count: usize) -> Vec<Newcomer> {
+    fn taken(places: &Arc<Places>, count: usize) -> Vec<NewConnection> {
         (0..count).map(|_| take(places).unwrap()).collect()
     }
 
@@ -234,7 +234,7 @@ mod tests {
         third.stays();
         fourth.stays();
         let clients = taken(&places, 5);
-        clients.iter().for_each(Newcomer::stays);
+        clients.iter().for_each(NewConnection::stays);
         // Only clients that stay are left.
         assert!(take(&places).is_none());
         assert_eq!(counts(&places), (8, 0));
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn those_that_go_slowly_do_not_add_up() {
         let places = Arc::new(Places::new(8));
-        let all: Vec<Newcomer> = std::iter::from_fn(|| take(&places)).take(100).collect();
+        let all: Vec<NewConnection> = std::iter::from_fn(|| take(&places)).take(100).collect();
         assert_eq!((all.len(), places.lock().waiting[0].len()), (10, 2));
     }
 
@@ -254,19 +254,19 @@ mod tests {
     fn newcomers_do_not_disturb_those_who_prove_who_they_are() {
         let places = Arc::new(Places::new(8));
         let proving = taken(&places, 2);
-        proving.iter().for_each(Newcomer::proves);
-        let newcomers = taken(&places, 4);
+        proving.iter().for_each(NewConnection::proves);
+        let new_connections = taken(&places, 4);
         assert!(proving.iter().all(|client| !client.alarm.take()));
-        assert!(newcomers[0].alarm.take() && newcomers[1].alarm.take());
+        assert!(new_connections[0].alarm.take() && new_connections[1].alarm.take());
         // Clients that authenticate get no more than a quarter either: their identity is not proven
         // yet.
-        newcomers[3].proves();
+        new_connections[3].proves();
         assert!(proving[0].alarm.take() && !proving[1].alarm.take());
-        drop(newcomers);
+        drop(new_connections);
         // If other clients have all places, clients that authenticate have to go, too.
         let clients = taken(&places, 1);
         clients[0].stays();
-        let others: Vec<Newcomer> = (0..5).map(|_| take(&places).unwrap()).inspect(Newcomer::stays).collect();
+        let others: Vec<NewConnection> = (0..5).map(|_| take(&places).unwrap()).inspect(NewConnection::stays).collect();
         let last = take(&places).unwrap();
         assert!(proving[1].alarm.take() && !last.alarm.take());
         drop(others);

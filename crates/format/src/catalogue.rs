@@ -17,11 +17,11 @@
 
 mod exports;
 mod limits;
+mod maintenance;
 mod reservations;
 mod secrets;
 mod slot;
 mod tls_keys;
-mod upkeep;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -30,6 +30,7 @@ use crate::superblock::check_name;
 use crate::{BLOCK, COUNTER_MAX};
 
 pub use limits::{LIMIT_BURST_MS, LIMIT_BYTES_PER_S, LIMIT_IOPS, LimitOf, LimitRecord};
+pub use maintenance::{SCRUB_EVERY_S_DEFAULT, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord};
 pub use reservations::{HeldRecord, RegistrantRecord, ReservationRecord};
 pub use secrets::SecretRecord;
 pub use slot::{
@@ -37,7 +38,6 @@ pub use slot::{
     encode_slot,
 };
 pub use tls_keys::TlsKeyRecord;
-pub use upkeep::{SCRUB_EVERY_S_DEFAULT, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord};
 
 /// Volumes and exports of a group, and its maintenance. The field names are those of the JSON
 /// document on the drives.
@@ -364,7 +364,7 @@ pub enum CatalogueError {
     },
     /// A setting, or the position of a scrub, that is out of range.
     #[error("the field {field} of settings or scrub is out of its range")]
-    Upkeep {
+    Maintenance {
         /// Name of the field.
         field: &'static str,
     },
@@ -413,7 +413,7 @@ impl Catalogue {
         self.check_limits()?;
         self.check_secrets()?;
         self.check_tls_keys()?;
-        upkeep::check(&self.settings, &self.scrub, capacity_bytes)
+        maintenance::check(&self.settings, &self.scrub, capacity_bytes)
     }
 
     fn check_ids(&self) -> Result<(), CatalogueError> {
@@ -542,8 +542,8 @@ mod tests {
         depth
     }
 
-    fn is_upkeep(error: &CatalogueError, name: &str) -> bool {
-        matches!(error, CatalogueError::Upkeep { field } if *field == name)
+    fn is_maintenance(error: &CatalogueError, name: &str) -> bool {
+        matches!(error, CatalogueError::Maintenance { field } if *field == name)
     }
 
     #[test]
@@ -578,11 +578,11 @@ mod tests {
             (|c| c.exports[4] = device(7, 1, 3), |e| matches!(e, CatalogueError::ExportTwice { volume: 1, .. })),
             (|c| *block_bytes(c) = 1024, |e| matches!(e, CatalogueError::Device { block_bytes: 1024, .. })),
             (|c| *depth(c) = 0, |e| matches!(e, CatalogueError::Device { depth: 0, .. })),
-            (|c| c.settings.client_p99_us = Some(0), |e| is_upkeep(e, "client_p99_us")),
-            (|c| c.settings.scrub_every_s = Some(0), |e| is_upkeep(e, "scrub_every_s")),
-            (|c| last(c).repaired = 3, |e| is_upkeep(e, "repaired")),
-            (|c| current(c).repaired = 2, |e| is_upkeep(e, "repaired")),
-            (|c| current(c).next_byte = CAPACITY + 1, |e| is_upkeep(e, "next_byte")),
+            (|c| c.settings.client_p99_us = Some(0), |e| is_maintenance(e, "client_p99_us")),
+            (|c| c.settings.scrub_every_s = Some(0), |e| is_maintenance(e, "scrub_every_s")),
+            (|c| last(c).repaired = 3, |e| is_maintenance(e, "repaired")),
+            (|c| current(c).repaired = 2, |e| is_maintenance(e, "repaired")),
+            (|c| current(c).next_byte = CAPACITY + 1, |e| is_maintenance(e, "next_byte")),
         ];
         for (index, (damage, expected)) in cases.into_iter().enumerate() {
             let mut catalogue = sample();

@@ -149,7 +149,7 @@ impl Log {
                 if record.contradictory {
                     // Its payloads do not fit its entries. It is kept only to prevent older records
                     // from being applied.
-                    (entry.overwritten, entry.restated) = (0, 0);
+                    (entry.overwritten, entry.in_parity) = (0, 0);
                     let (from, end) = (start + entry.x, start + entry.x + u64::from(entry.len));
                     self.replace(set, from, end, Live::void(from, entry));
                     continue;

@@ -136,12 +136,12 @@ impl<'a> ParityCheck<'a> {
         for &strip in &unreadable {
             self.note_unreadable(at, len, strip);
         }
-        self.weigh(at, &mut strips, &lost, &wrong);
+        self.vote(at, &mut strips, &lost, &wrong);
     }
 
     /// Judges strips of which some are lost. `wrong` are those of the lost ones that are readable
     /// but do not fit their checksums.
-    fn weigh(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], wrong: &[usize]) {
+    fn vote(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], wrong: &[usize]) {
         let len = strips[0].len();
         self.count.damaged_bytes += if wrong.is_empty() { 0 } else { len as u64 };
         let Some(spare) = self.reader.code.syndrome_count().checked_sub(lost.len()) else {

@@ -44,8 +44,8 @@ impl<'a> Piece<'a> {
         self.live.entry.overwritten >> strip & 1 == 1
     }
 
-    fn is_restated(&self, strip: usize) -> bool {
-        self.live.entry.restated >> strip & 1 == 1
+    fn is_in_parity(&self, strip: usize) -> bool {
+        self.live.entry.in_parity >> strip & 1 == 1
     }
 
     fn len(&self) -> usize {
@@ -56,7 +56,7 @@ impl<'a> Piece<'a> {
         if self.live.whole {
             return self.by_payloads(wanted);
         }
-        if !self.is_restated(wanted)
+        if !self.is_in_parity(wanted)
             && let Some(bytes) = &self.strips[wanted]
         {
             return Some(bytes.clone());
@@ -65,7 +65,7 @@ impl<'a> Piece<'a> {
             return self.untouched(wanted);
         }
         let entry = &self.live.entry;
-        let is_alone = entry.overwritten.count_ones() == 1 && entry.restated == 0;
+        let is_alone = entry.overwritten.count_ones() == 1 && entry.in_parity == 0;
         if is_alone { self.alone(wanted) } else { self.rolled_forward(wanted) }
     }
 
@@ -75,7 +75,7 @@ impl<'a> Piece<'a> {
             if strip >= self.code.data_count() || self.is_overwritten(strip) {
                 return self.payload(strip).map(<[u8]>::to_vec);
             }
-            self.strips[strip].clone().filter(|_| !self.is_restated(strip))
+            self.strips[strip].clone().filter(|_| !self.is_in_parity(strip))
         };
         known(wanted).or_else(|| self.solve(wanted, known))
     }
@@ -86,7 +86,7 @@ impl<'a> Piece<'a> {
         let known = |strip: usize| match strip.checked_sub(self.code.data_count()) {
             Some(syndrome) => self.base(syndrome).map(<[u8]>::to_vec),
             None if self.is_overwritten(strip) => Some(vec![0; self.len()]),
-            None if self.is_restated(strip) => None,
+            None if self.is_in_parity(strip) => None,
             None => self.strips[strip].clone(),
         };
         self.solve(wanted, known)
@@ -128,7 +128,7 @@ impl<'a> Piece<'a> {
         let known = |strip: usize| match strip.checked_sub(data_count) {
             Some(syndrome) => matches(strip, sums[overwritten.len() + syndrome]).cloned(),
             None if self.is_overwritten(strip) => self.strips[strip].clone(),
-            None if self.is_restated(strip) || self.strips[strip].is_none() => self.untouched(strip),
+            None if self.is_in_parity(strip) || self.strips[strip].is_none() => self.untouched(strip),
             None => self.strips[strip].clone(),
         };
         self.solve(wanted, known)

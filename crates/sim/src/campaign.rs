@@ -174,7 +174,7 @@ pub fn shrunk(program: &Program) -> (Program, String) {
 impl Outcome {
     /// The summary, as lines of text.
     pub fn summary(&self) -> String {
-        let Tally { runs, drive_ops, requests, crashes, recoveries, unstarted, refused, moved, faults, trouble } =
+        let Tally { runs, drive_ops, requests, crashes, recoveries, unstarted, refused, moved, faults, buggify } =
             &self.tally;
         let seconds = self.cpu.as_secs_f64().max(1e-9);
         let mut text = format!(
@@ -188,7 +188,7 @@ impl Outcome {
                 text += &format!("{count:>10} x {what}\n");
             }
         }
-        for (place, count) in trouble {
+        for (place, count) in buggify {
             text += &format!("{count:>10} x trouble: {place}\n");
         }
         text += &format!("{} violations\n", self.failures.len());

@@ -58,7 +58,7 @@ pub(crate) struct World {
     poison: Cell<u8>,
     /// Which places of trouble are open in this world, and how often each was taken. None: it is
     /// not looked for.
-    trouble: RefCell<Option<BTreeMap<&'static str, (bool, u64)>>>,
+    buggify: RefCell<Option<BTreeMap<&'static str, (bool, u64)>>>,
     /// What outlives a kill, by whom it is for.
     kept: RefCell<BTreeMap<[u8; 16], Arc<KeptWords>>>,
 }
@@ -106,7 +106,7 @@ impl World {
             tape: RefCell::new(None),
             fingerprint: Cell::new(seed),
             poison: Cell::new(0xA5),
-            trouble: RefCell::default(),
+            buggify: RefCell::default(),
             kept: RefCell::default(),
         })
     }
@@ -460,14 +460,14 @@ impl Sim {
 
     /// Looks for trouble from now on: at some of the places where the engine asks, drawn anew for
     /// each world, it now and then takes the turn that it hardly ever takes.
-    pub fn look_for_trouble(&self) {
-        self.world.trouble.borrow_mut().get_or_insert_default();
+    pub fn enable_buggify(&self) {
+        self.world.buggify.borrow_mut().get_or_insert_default();
     }
 
     /// The places where the engine asked, and how often trouble was taken there.
-    pub fn trouble(&self) -> BTreeMap<&'static str, u64> {
-        let trouble = self.world.trouble.borrow();
-        trouble.iter().flatten().map(|(place, (_, taken))| (*place, *taken)).collect()
+    pub fn buggify(&self) -> BTreeMap<&'static str, u64> {
+        let buggify = self.world.buggify.borrow();
+        buggify.iter().flatten().map(|(place, (_, taken))| (*place, *taken)).collect()
     }
 
     /// Forgets what was kept over a kill: for tests that show what it is good for.

@@ -118,7 +118,7 @@ impl<E: Env> Inner<E> {
         if !log.wants_seal(mark) {
             return Vec::new(); // A later flush has sealed it meanwhile.
         }
-        self.dawdle("members are flushed, and nothing is sealed").await;
+        self.buggify_delay("members are flushed, and nothing is sealed").await;
         let slot = log.seal_slot.replace((log.seal_slot.get() + 1) % SEALS);
         let offset = seal_offset(&log.place, slot);
         let head = FrameHead { offset, tail: mark.below, ..log.head };

@@ -9,7 +9,7 @@ use super::{counted, drive_names, import, renamed};
 use crate::args::{Common, GroupCommand, GroupCreateArgs, Switch};
 use crate::ask::{consent_by_name, consent_to};
 use crate::output::{has_colour, show, show_changed};
-use crate::{Client, Failure, progress, scanned, table, upkeep};
+use crate::{Client, Failure, maintenance, progress, scanned, table};
 
 pub(super) async fn run(common: &Common, client: &Client, command: GroupCommand) -> Result<(), Failure> {
     match command {
@@ -133,7 +133,7 @@ async fn scrub(
         let job = Some(progress::wait(client, group, job.id).await?);
         scrub = Scrub { job, schedule: client.group(group).await?.scrub };
     }
-    show(common, &scrub, |scrub| upkeep::scrub(group, scrub))?;
+    show(common, &scrub, |scrub| maintenance::scrub(group, scrub))?;
     match scrub.job.as_ref().filter(|_| wait).and_then(|job| job.findings.as_ref()) {
         Some(found) if found.mismatch_count > found.repaired_count => Err(Failure::Ended(format!(
             "the scrub of {group} found {}, {} of them put right",

@@ -70,7 +70,7 @@ impl Daemon {
             runtime.block_on(async {
                 let engine = served.engine().await;
                 engine.start_sampling();
-                engine.start_upkeep();
+                engine.start_maintenance();
                 let server = Server::bind(&options).await.unwrap();
                 ready.send(()).unwrap();
                 server.run(engine.clone(), stopped).await;

@@ -387,20 +387,20 @@ fn limits_are_shown_with_how_requests_have_waited() {
 fn a_group_shows_how_it_is_looked_after() {
     let daemon = Daemon::filled();
     client::write(&daemon.file("db.sock"), "tank/db", 0, &vec![7; 1 << 20]).unwrap();
-    let upkeep = |daemon: &Daemon| -> Vec<String> {
+    let maintenance = |daemon: &Daemon| -> Vec<String> {
         let text = daemon.ok("group show tank");
         let from = text.lines().skip_while(|line| !line.starts_with("client p99"));
         from.take(5).map(|line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" ")).collect()
     };
-    assert_eq!(upkeep(&daemon)[..4], ["no target", "off", "30d", "never"]);
+    assert_eq!(maintenance(&daemon)[..4], ["no target", "off", "30d", "never"]);
     daemon.ok("group set tank --client-p99 5ms --retire-slow on --scrub-every 7d");
     assert!(daemon.ok("status").contains("  2023-11-2"));
     let done = daemon.ok("group scrub tank --wait");
     assert!(done.starts_with("tank: scrub  done in ") && done.ends_with(", no differences\n"), "{done}");
-    while upkeep(&daemon)[3] == "never" {
+    while maintenance(&daemon)[3] == "never" {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    let shown = upkeep(&daemon);
+    let shown = maintenance(&daemon);
     assert_eq!(shown[..4], ["5ms", "on", "7d", "2023-11-14 22:13 UTC, no differences"]);
     assert!(shown[4].starts_with("2023-11-2") && shown[4].ends_with(" UTC"), "{shown:?}");
     assert_eq!(
@@ -408,7 +408,7 @@ fn a_group_shows_how_it_is_looked_after() {
         "nothing was changed; this would be done:\n  scrub on request only\nwarning: there is no spare: a slow member can only be \
          reported until there is one\n"
     );
-    assert_eq!(upkeep(&daemon)[2], "7d");
+    assert_eq!(maintenance(&daemon)[2], "7d");
 }
 
 #[test]

@@ -20,8 +20,8 @@ use super::drives::{self, Consent, stopping};
 use super::group::{Group, join_error};
 use super::hotplug::{Outcome, is_live};
 use super::memory::{Place, Remembered};
-use super::newcomer::Found;
 use super::not_started::NotStarted;
+use super::unassigned::Found;
 use super::{Engine, find};
 use crate::http::{Answer, ControlError};
 
@@ -105,7 +105,7 @@ impl Engine {
             return Ok(());
         }
         let _one = self.changes.lock().await;
-        if self.newcomers.has_ended() {
+        if self.unassigned_drives.has_ended() {
             return Ok(());
         }
         let status = group.status().await?;
@@ -174,7 +174,7 @@ impl Engine {
         self.opener.remotes.answers(&place.drive).await?;
         // The lock comes first: another request that changes the group must find the drive free.
         let _one = self.changes.lock().await;
-        if self.newcomers.has_ended() {
+        if self.unassigned_drives.has_ended() {
             return Err(stopping());
         }
         let drive = drives::open(&self.opener, &place.drive, Consent::default()).await?;
@@ -203,7 +203,7 @@ impl Engine {
             Err(Outcome::Known(Found::Unused(why))) => return again(why),
             Err(Outcome::Known(Found::Empty) | Outcome::Used) => return Ok(Look::Ended),
         };
-        if !self.newcomers.may_return(drive.identity.as_deref().unwrap_or(&drive.name)) {
+        if !self.unassigned_drives.may_return(drive.identity.as_deref().unwrap_or(&drive.name)) {
             return again(format!("it comes and goes too often to get slot {} again now", member.member.0));
         }
         Self::put_in_place(group, &member, drive).await?;
@@ -258,7 +258,7 @@ impl Engine {
 
     async fn start_late(&self, remembered: &Remembered) -> Answer<()> {
         let _one = self.changes.lock().await;
-        if self.newcomers.has_ended() || self.not_started.of_uuid(&remembered.uuid).is_none() {
+        if self.unassigned_drives.has_ended() || self.not_started.of_uuid(&remembered.uuid).is_none() {
             return Err(ControlError::new(ErrorCode::WrongState, "it was started meanwhile"));
         }
         let opened = find::open_all(&self.shards[0], &self.opener, remembered, Consent::default()).await;

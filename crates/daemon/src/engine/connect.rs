@@ -186,7 +186,7 @@ impl Engine {
             return Err(refuse(ErrorCode::DriveUnfit, format!("{} was {was}, and is {is}", drive.name())));
         }
         let _one = self.changes.lock().await;
-        if self.newcomers.has_ended() {
+        if self.unassigned_drives.has_ended() {
             return Err(stopping());
         }
         if !self.is_current(import) {

@@ -6,7 +6,7 @@ use runtime::ShardHandle;
 
 use super::drives::{self, Consent, GLANCE_WITHIN, Opener, Taken, silent};
 use super::memory::{Place, Remembered};
-use super::{identity, newcomer};
+use super::{identity, unassigned};
 use crate::http::{Answer, ControlError};
 
 /// The current paths of a remembered drive. Several paths only if several drives report the same
@@ -127,7 +127,7 @@ pub(super) async fn open_all(
 
 /// The superblock of a drive of this machine, if it can be read.
 async fn superblock_at(path: String) -> Answer<Option<Superblock>> {
-    let glance = tokio::task::spawn_blocking(move || newcomer::glance(&path).map(|glance| glance.superblock));
+    let glance = tokio::task::spawn_blocking(move || unassigned::glance(&path).map(|glance| glance.superblock));
     match tokio::time::timeout(GLANCE_WITHIN, glance).await {
         // Opening the drive reports why it cannot be read.
         Ok(glance) => Ok(glance.ok().and_then(Result::ok).and_then(Result::ok)),

@@ -18,11 +18,11 @@ use runtime::{DriveKind, MailboxSender, OpenDrive, ShardEnv, ShardHandle, kept_f
 use super::away::Away;
 use super::drives::{Taken, stopping};
 use super::exports::RunningExport;
+use super::maintenance::Maintenance;
 use super::memory::Place;
 use super::presence::Presence;
 use super::shard::{self, GroupKey, Mail, Post};
-use super::upkeep::Upkeep;
-use super::{host_keys, host_tls_keys, identity, offer, settings, told};
+use super::{event_log, host_keys, host_tls_keys, identity, offer, settings};
 use crate::http::{Answer, ControlError};
 
 /// The maximum of bytes that one release request gives back, which bounds its memory.
@@ -98,7 +98,7 @@ pub(super) struct GroupBody {
     pub secrets: HostSecrets,
     /// A task that reads the catalogue in order to change it holds this lock.
     catalogue_turn: tokio::sync::Mutex<()>,
-    pub upkeep: Upkeep,
+    pub maintenance: Maintenance,
     pub presence: Mutex<Presence>,
 }
 
@@ -164,7 +164,7 @@ pub(super) async fn start(
     drives.iter_mut().enumerate().filter(|(index, _)| !is_part(*index)).for_each(|(_, drive)| *drive = None);
     let drives = Arc::new(RwLock::new(drives));
     let logged_name = Arc::new(RwLock::new(name.clone()));
-    let listener = told::log_events(logged_name.clone(), drives.clone());
+    let listener = event_log::log_events(logged_name.clone(), drives.clone());
     let post = Post { key, senders: senders.to_vec() };
     let shard_count = shards.len();
     let leading = opens.clone();
@@ -216,7 +216,7 @@ pub(super) async fn start(
         limiters: Mutex::default(),
         secrets: HostSecrets::default(),
         catalogue_turn: tokio::sync::Mutex::default(),
-        upkeep: Upkeep::default(),
+        maintenance: Maintenance::default(),
         presence: Mutex::default(),
     });
     let group = Arc::new(Group { name, body });

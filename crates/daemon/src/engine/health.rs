@@ -207,12 +207,13 @@ impl Engine {
             let known = details(seen, drive.identity, folder.as_deref(), said);
             return Ok(DriveDetails { passthrough: view::passthrough(&drive.open), ..known });
         }
-        let newcomers = self.newcomers.list(&self.all());
-        let newcomer = newcomers.iter().find(|newcomer| newcomer.path == name || Some(newcomer.device) == device);
-        let newcomer = newcomer.ok_or_else(|| ControlError::drive_not_found(name))?;
-        let folder = identity::folder_of(newcomer.device);
-        let said = answer(Some(newcomer.device)).await;
-        Ok(details(view::newcomer(newcomer), identity::of(&folder), Some(&folder), said))
+        let unassigned_drives = self.unassigned_drives.list(&self.all());
+        let unassigned =
+            unassigned_drives.iter().find(|unassigned| unassigned.path == name || Some(unassigned.device) == device);
+        let unassigned = unassigned.ok_or_else(|| ControlError::drive_not_found(name))?;
+        let folder = identity::folder_of(unassigned.device);
+        let said = answer(Some(unassigned.device)).await;
+        Ok(details(view::unassigned(unassigned), identity::of(&folder), Some(&folder), said))
     }
 }
 

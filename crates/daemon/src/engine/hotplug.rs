@@ -25,8 +25,8 @@ use super::drives::{self, Consent, Taken, stopping};
 use super::group::{Group, join_error};
 use super::identity::{self, Present};
 use super::memory::Place;
-use super::newcomer::{Found, Glance, Newcomer, glance};
 use super::uevent::{Action, Uevent};
+use super::unassigned::{Found, Glance, Unassigned, glance};
 use super::{Engine, find};
 use crate::http::{Answer, ControlError};
 
@@ -174,7 +174,7 @@ impl Engine {
 
     /// Handles a pulled drive: its groups continue without it.
     async fn drive_went(&self, device: (u32, u32)) {
-        self.newcomers.forget(device);
+        self.unassigned_drives.forget(device);
         self.is_unknown_now(device);
         for group in self.all() {
             if let Err(error) = self.leave(&group, device).await {
@@ -210,13 +210,13 @@ impl Engine {
             let outcome = self.settle(present, last).await;
             // By now the name has another device or none, which has its own event.
             if identity::look(path.trim_start_matches("/dev/")).as_ref() != Some(present) {
-                self.newcomers.forget(present.device);
+                self.unassigned_drives.forget(present.device);
                 return;
             }
             let found = match outcome {
                 Ok((Outcome::Used, _)) => {
                     self.are_known_now([present.clone()]);
-                    return self.newcomers.forget(present.device);
+                    return self.unassigned_drives.forget(present.device);
                 }
                 Ok((Outcome::Known(found), size_bytes)) => (found, size_bytes),
                 Ok((Outcome::NotYet(_), _)) if !last => {
@@ -229,7 +229,7 @@ impl Engine {
             };
             self.is_unknown_now(present.device);
             let folder = identity::folder_of(present.device);
-            let newcomer = Newcomer {
+            let unassigned = Unassigned {
                 device: present.device,
                 path: path.clone(),
                 size_bytes: found.1,
@@ -237,8 +237,8 @@ impl Engine {
                     .and_then(|bytes| bytes.parse().ok()),
                 found: found.0,
             };
-            if self.newcomers.note(newcomer.clone()) {
-                tracing::info!(drive = path, note = newcomer.note(), "a drive came");
+            if self.unassigned_drives.note(unassigned.clone()) {
+                tracing::info!(drive = path, note = unassigned.note(), "a drive came");
                 self.tell_offers().await;
             }
             return;
@@ -295,7 +295,7 @@ impl Engine {
             let _ = self.opener.remotes.try_all(&drives).await;
         }
         let _one = self.changes.lock().await;
-        if self.newcomers.has_ended() {
+        if self.unassigned_drives.has_ended() {
             return Err(stopping());
         }
         let groups = self.all();
@@ -358,7 +358,7 @@ impl Engine {
             Err(error) if error.code == ErrorCode::DriveInUse => return Ok(Outcome::NotYet(error.message)),
             Err(error) => return Err(error),
         };
-        if !self.newcomers.may_return(&present.identity()) {
+        if !self.unassigned_drives.may_return(&present.identity()) {
             return Ok(unused(format!(
                 "member {slot} of the group {name:?}, but it comes and goes too often: \
                  purlin drive replace {name} {slot} --with {} --wipe-foreign",

@@ -10,7 +10,7 @@ use runtime::ShardEnv;
 use super::Engine;
 use super::drives::stopping;
 use super::group::Group;
-use super::newcomer;
+use super::unassigned;
 use super::view::{self, Moment};
 use crate::http::{Answer, ControlError};
 
@@ -102,7 +102,7 @@ impl Engine {
         }
         drives.extend(self.all_imports().iter().flat_map(|import| import.drives()));
         drives.extend(self.shared_drives());
-        drives.extend(self.newcomers.list(&self.all()).iter().map(view::newcomer));
+        drives.extend(self.unassigned_drives.list(&self.all()).iter().map(view::unassigned));
         Ok(drives)
     }
 
@@ -115,7 +115,7 @@ impl Engine {
 
     /// Offers of unassigned drives that could take the place of a lost member of the group.
     pub(super) fn offers_for(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
-        newcomer::offers(group, status, &self.newcomers.list(&self.all()))
+        unassigned::offers(group, status, &self.unassigned_drives.list(&self.all()))
     }
 
     pub(super) async fn look_at_volume(

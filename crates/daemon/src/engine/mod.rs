@@ -20,6 +20,7 @@ mod connect;
 mod connected;
 mod devices;
 mod drives;
+mod event_log;
 mod exports;
 mod find;
 mod findings;
@@ -37,10 +38,10 @@ mod keyring;
 mod limits;
 mod look;
 mod lost;
+mod maintenance;
 mod memory;
 mod names;
 mod namespaces;
-mod newcomer;
 mod not_started;
 mod offer;
 mod owners;
@@ -61,10 +62,9 @@ mod settings;
 mod shard;
 mod shares;
 mod stopped;
-mod told;
 mod uevent;
+mod unassigned;
 mod upgrade;
-mod upkeep;
 mod view;
 mod volumes;
 mod wipe;
@@ -95,7 +95,6 @@ use history::Histories;
 use imports::Imports;
 use memory::{Memory, Place, Remembered};
 use names::Names;
-use newcomer::Newcomers;
 use not_started::{AllNotStarted, NotStarted};
 use owners::Balance;
 use remote::Remotes;
@@ -104,6 +103,7 @@ use sampler::Sampler;
 use shard::{Mail, Offer};
 use shares::Shares;
 use stopped::Stopped;
+use unassigned::UnassignedDrives;
 
 pub use announce::Interfaces;
 pub use clock::WallClock;
@@ -125,7 +125,7 @@ pub struct Engine {
     names: Arc<Names>,
     listeners: Listeners,
     devices: Devices,
-    newcomers: Newcomers,
+    unassigned_drives: UnassignedDrives,
     known: Known,
     healths: Healths,
     opener: Opener,
@@ -188,7 +188,7 @@ impl Engine {
             names,
             listeners,
             devices: Devices::new(shards.clone(), budget),
-            newcomers: Newcomers::default(),
+            unassigned_drives: UnassignedDrives::default(),
             known: Known::default(),
             healths: Healths::default(),
             opener: Opener { remotes, passthrough: runtime.passthrough() },
@@ -297,7 +297,7 @@ impl Engine {
     /// Block devices stay, and requests to them wait for the next daemon.
     pub async fn stop(&self) {
         let _one = self.changes.lock().await;
-        self.newcomers.end();
+        self.unassigned_drives.end();
         if self.handover.keeps() {
             self.listeners.let_go().await;
         } else {

@@ -49,7 +49,7 @@ impl Engine {
                     continue;
                 }
                 let _one = self.changes.lock().await;
-                if self.newcomers.has_ended() || !self.is_running(&group) {
+                if self.unassigned_drives.has_ended() || !self.is_running(&group) {
                     return;
                 }
                 let now = group.exports().get(&running.record.id).cloned();
@@ -68,7 +68,7 @@ impl Engine {
                 }
                 let _one = self.changes.lock().await;
                 let is_there = self.all_imports().iter().any(|now| Arc::ptr_eq(now, &import));
-                if self.newcomers.has_ended() || !is_there {
+                if self.unassigned_drives.has_ended() || !is_there {
                     return;
                 }
                 let now = import.exports().get(&running.record.id).cloned();

@@ -9,7 +9,7 @@ use array::{Assembly, judge};
 use format::{MemberState, Superblock, SuperblockError, Uuid};
 
 use super::drives::{self, Consent, GLANCE_WITHIN, silent};
-use super::newcomer::{Glance, glance};
+use super::unassigned::{Glance, glance};
 use super::{Engine, find, identity, view};
 use crate::http::Answer;
 

@@ -15,7 +15,7 @@ use array::{GroupStatus, JobKind, JobState, JobStatus};
 use format::{Catalogue, MemberState, ScrubRecord, SettingsRecord, Uuid};
 
 use super::group::Group;
-use super::upkeep;
+use super::maintenance;
 use super::view::Moment;
 
 /// How far a clock may be set back before a recorded time counts as wrong.
@@ -76,12 +76,12 @@ pub(super) fn shown(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
     let open = scrub.filter(|job| is_open(job));
     let mut record = catalogue.scrub.clone();
     // A scrub that ended a moment ago may not be recorded yet.
-    if let Some(job) = scrub.filter(|job| job.state == JobState::Done && !group.upkeep.has_recorded(job.id)) {
+    if let Some(job) = scrub.filter(|job| job.state == JobState::Done && !group.maintenance.has_recorded(job.id)) {
         let ago_s = moment.shard_ns.saturating_sub(job.ended.unwrap_or(moment.shard_ns)) / 1_000_000_000;
-        record.last = Some(upkeep::end_of(job, moment.unix_s.saturating_sub(ago_s)));
+        record.last = Some(maintenance::end_of(job, moment.unix_s.saturating_sub(ago_s)));
         record.current = None;
     }
-    let held = group.upkeep.is_held();
+    let held = group.maintenance.is_held();
     let paused = match (open, &record.current) {
         (Some(job), _) => job.state == JobState::Paused && !held,
         (None, Some(point)) => point.paused,
@@ -89,7 +89,7 @@ pub(super) fn shown(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
     };
     let active = open.is_some() || record.current.is_some();
     let due = due_unix_s(status, &catalogue.settings, &record, moment.unix_s);
-    let next_unix_s = due.map(|due| due.max(group.upkeep.not_before_unix_s()));
+    let next_unix_s = due.map(|due| due.max(group.maintenance.not_before_unix_s()));
     let waits_for = match next_unix_s {
         _ if paused => None,
         _ if held || (active && open.is_none()) => more_urgent(status),

@@ -44,7 +44,7 @@ impl Engine {
             return Ok(());
         }
         let paused = group.lead(|array| async move { array.scrub_progress() }).await?.is_some_and(|at| at.paused);
-        Err(if paused && !group.upkeep.is_held() {
+        Err(if paused && !group.maintenance.is_held() {
             refusal(group, "has a scrub that is paused: resume or stop it")
         } else {
             refusal(group, "is being scrubbed or resynced already")
@@ -55,7 +55,7 @@ impl Engine {
         self.look_after(group).await?;
         let _one = self.changes.lock().await;
         // A scrub that makes room for a rebuild is paused already. Now it stays paused.
-        let paused = group.upkeep.let_go() || group.lead(|array| async move { array.pause_scrub() }).await?;
+        let paused = group.maintenance.let_go() || group.lead(|array| async move { array.pause_scrub() }).await?;
         if !paused {
             let there = group.lead(|array| async move { array.scrub_progress() }).await?;
             let why = if there.is_some() { "has a scrub that is paused already" } else { "is not being scrubbed" };
@@ -68,7 +68,7 @@ impl Engine {
     async fn resume_scrub(&self, group: &Group) -> Answer<()> {
         self.look_after(group).await?;
         let _one = self.changes.lock().await;
-        let resumed = !group.upkeep.is_held() && group.lead(|array| async move { array.resume_scrub() }).await?;
+        let resumed = !group.maintenance.is_held() && group.lead(|array| async move { array.resume_scrub() }).await?;
         if !resumed {
             let urgent = schedule::more_urgent(&group.status().await?);
             let paused = group.lead(|array| async move { array.scrub_progress() }).await?.filter(|at| at.paused);
@@ -91,11 +91,11 @@ impl Engine {
         if !running && !interrupted {
             return Err(refusal(group, "is not being scrubbed"));
         }
-        group.upkeep.let_go();
+        group.maintenance.let_go();
         tracing::info!(group = group.name, "scrub stopped");
         self.note_stop(group).await?;
         let Some(job) = status.jobs.iter().rfind(|job| job.kind == JobKind::Scrub) else { return Ok(()) };
-        group.upkeep.record(job.id);
+        group.maintenance.record(job.id);
         // The API shows the stop from now on. The job ends after the stripes that it is working on.
         let ended = async {
             loop {

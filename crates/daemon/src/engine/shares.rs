@@ -299,7 +299,7 @@ impl Engine {
         let mut new = Vec::new();
         for drive in taken {
             if let Some(device) = drive.open.device_number() {
-                self.newcomers.forget(device);
+                self.unassigned_drives.forget(device);
             }
             let nsid = {
                 let all = self.shares.all();
@@ -508,7 +508,7 @@ impl Engine {
                 continue;
             }
             let _one = self.changes.lock().await;
-            if self.newcomers.has_ended() {
+            if self.unassigned_drives.has_ended() {
                 return;
             }
             let uuid = {
@@ -571,7 +571,7 @@ impl Engine {
             all.running.values().find(is).map(|running| (uuid, running.record.clone()))
         };
         let Some((Some(uuid), record)) = found else { return Ok(false) };
-        if self.newcomers.has_ended() {
+        if self.unassigned_drives.has_ended() {
             return Err(stopping());
         }
         let (nsid, drive) = (record.nsid, drives::open(&self.opener, &present.path, Consent::default()).await?);

@@ -11,8 +11,8 @@ use runtime::OpenDrive;
 
 use super::exports::RunningExport;
 use super::group::{Group, GroupDrive};
-use super::newcomer::Newcomer;
 use super::presence::Silent;
+use super::unassigned::Unassigned;
 use super::{access, devices, findings, limits, namespaces, schedule, settings};
 
 /// Nanoseconds in a second.
@@ -253,7 +253,7 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
         Some(api::Spare { drive: name(id)?, size_bytes: group.drive(id)?.open.info().size_bytes })
     };
     let scrub = schedule::shown(group, status, catalogue, moment);
-    let held = scrub.waits_for.as_ref().filter(|_| group.upkeep.is_held());
+    let held = scrub.waits_for.as_ref().filter(|_| group.maintenance.is_held());
     let shown = |status_of: &JobStatus| {
         job(status_of, moment.shard_ns, held, |found| findings::place(group, status, catalogue, found))
     };
@@ -425,21 +425,21 @@ pub(super) fn passthrough(open: &OpenDrive) -> Option<api::DrivePassthrough> {
 }
 
 /// An unassigned drive: it came, and no group has it.
-pub(super) fn newcomer(newcomer: &Newcomer) -> api::Drive {
+pub(super) fn unassigned(unassigned: &Unassigned) -> api::Drive {
     api::Drive {
-        name: newcomer.path.clone(),
+        name: unassigned.path.clone(),
         kind: DriveKind::Block,
         state: DriveState::Online,
         role: DriveRole::None,
         group: None,
         slot: None,
-        size_bytes: newcomer.size_bytes,
-        sector_bytes: newcomer.sector_bytes,
+        size_bytes: unassigned.size_bytes,
+        sector_bytes: unassigned.sector_bytes,
         io: IoCounters::default(),
         errors: ErrorCounts::default(),
         read_latency_us: None,
         write_latency_us: None,
-        note: Some(newcomer.note()),
+        note: Some(unassigned.note()),
     }
 }
 

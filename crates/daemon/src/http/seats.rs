@@ -208,10 +208,10 @@ mod tests {
             assert_eq!(leaving(&seats), [seat.number], "one at a time");
             assert!(!seat.serves(), "its request is not begun");
             drop(seat);
-            let newcomer = seats.try_seat(peer("10.0.0.9")).unwrap();
-            newcomer.is_known();
-            assert!(newcomer.serves());
-            gone.push(newcomer);
+            let unassigned = seats.try_seat(peer("10.0.0.9")).unwrap();
+            unassigned.is_known();
+            assert!(unassigned.serves());
+            gone.push(unassigned);
         };
         let [first, second, third] = crowd;
         goes(second);

@@ -19,7 +19,7 @@ use crate::budget::Budget;
 use crate::limits::{INPUT_BYTES, LINGER_MAX};
 use crate::link::{Link, drained, send_answers};
 use crate::pace::Pace;
-use crate::server::{Newcomer, address_of};
+use crate::server::{NewConnection, address_of};
 use crate::state::{Alarm, ConnectionState, ExportState};
 use crate::tls::TlsConfig;
 use crate::wire::{Received, WireReader, WireWriter, split};
@@ -81,7 +81,7 @@ struct Entered<B> {
 pub(crate) async fn run<C: Catalog>(
     env: ShardEnv,
     stream: Stream,
-    newcomer: Newcomer,
+    new_connection: NewConnection,
     catalog: C,
     tls: Option<TlsConfig>,
     budget: Arc<Budget>,
@@ -90,7 +90,7 @@ pub(crate) async fn run<C: Catalog>(
     let (mut reader, mut writer) = split(&env, stream);
     let mut input = Input::new(env.alloc(INPUT_BYTES));
     let haggling = haggle(&mut reader, &mut writer, &mut input, &catalog, tls.as_ref());
-    let entered = newcomer.within(&env, haggling).await.unwrap_or(Err(End::Slow));
+    let entered = new_connection.within(&env, haggling).await.unwrap_or(Err(End::Slow));
     let entered = match entered {
         Ok(entered) => entered,
         Err(end) => {
@@ -100,7 +100,7 @@ pub(crate) async fn run<C: Catalog>(
     };
     let alarm = Arc::new(Alarm::default());
     let Some(state) = entered.export.enter(peer.clone(), None, entered.secure, alarm) else { return };
-    newcomer.stays();
+    new_connection.stays();
     tracing::debug!(%peer, export = entered.export.name(), secure = entered.secure, "NBD client");
 
     let closer = writer.closer();

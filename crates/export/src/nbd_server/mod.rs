@@ -24,7 +24,8 @@ pub async fn serve<C: Catalog>(
     catalog: impl Fn() -> C + Clone + Send + 'static,
 ) {
     let ServerConfig { tls, connections_max, budget } = config;
-    let run =
-        move |env, stream, newcomer| connection::run(env, stream, newcomer, catalog(), tls.clone(), budget.clone());
+    let run = move |env, stream, new_connection| {
+        connection::run(env, stream, new_connection, catalog(), tls.clone(), budget.clone())
+    };
     accept(env, listener, shards, connections_max, "NBD", run).await;
 }

@@ -31,7 +31,7 @@ use crate::limits::{
 };
 use crate::link::{Link, drained, send_answers};
 use crate::pace::Pace;
-use crate::server::{Newcomer, address_of};
+use crate::server::{NewConnection, address_of};
 use crate::state::Alarm;
 use crate::wire::{Received, WireReader, WireWriter, accept_tls, split};
 
@@ -91,7 +91,7 @@ struct Receiving<B> {
 pub(super) async fn run<B: Block + 'static>(
     env: ShardEnv,
     stream: Stream,
-    newcomer: Newcomer,
+    new_connection: NewConnection,
     portal: Portal<B>,
     budget: Arc<Budget>,
 ) {
@@ -108,7 +108,7 @@ pub(super) async fn run<B: Block + 'static>(
         let identity = secure(&env, &portal, &peer, &mut reader, &mut writer, &mut input).await?;
         Ok((identity, initialize(&mut machine, &mut reader, &mut input).await?))
     };
-    let (identity, response) = match newcomer.within(&env, initializing).await {
+    let (identity, response) = match new_connection.within(&env, initializing).await {
         Some(Ok(initialized)) => initialized,
         ended => {
             tracing::debug!(%peer, "an NVMe/TCP connection was not initialized");
@@ -150,7 +150,7 @@ pub(super) async fn run<B: Block + 'static>(
         reads_bytes: 0,
         after_long_data: false,
     };
-    let end = receiving.run(&newcomer).await;
+    let end = receiving.run(&new_connection).await;
     tracing::debug!(%peer, ?end, "an NVMe/TCP queue ends");
     receiving.abandon();
     // Without its admin queue a controller has no I/O queues. Aborts wait for those.
@@ -247,8 +247,8 @@ async fn initialize(
 }
 
 impl<B: Block + 'static> Receiving<B> {
-    async fn run(&mut self, newcomer: &Newcomer) -> End {
-        match self.connect(newcomer).await {
+    async fn run(&mut self, new_connection: &NewConnection) -> End {
+        match self.connect(new_connection).await {
             Ok(()) => self.input.move_to(self.env.alloc(INPUT_BYTES)),
             Err(end) => return self.farewell(end),
         }
@@ -262,19 +262,19 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// Serves a new queue until it is connected, and its host has authenticated if it has to. The
     /// time for this is limited.
-    async fn connect(&mut self, newcomer: &Newcomer) -> Result<(), End> {
+    async fn connect(&mut self, new_connection: &NewConnection) -> Result<(), End> {
         let env = self.env.clone();
         let connecting = async {
             while matches!(self.role, Role::New | Role::Unproven(_)) {
                 self.step().await?;
                 if matches!(self.role, Role::Unproven(_)) {
-                    newcomer.proves();
+                    new_connection.proves();
                 }
             }
-            newcomer.stays();
+            new_connection.stays();
             Ok(())
         };
-        newcomer.within(&env, connecting).await.unwrap_or(Err(End::Cut))
+        new_connection.within(&env, connecting).await.unwrap_or(Err(End::Cut))
     }
 
     /// Tells a host about its violation.

@@ -52,6 +52,7 @@ pub async fn serve_nvme_tcp<B: Block + 'static>(
     budget: Arc<Budget>,
     portal: Portal<B>,
 ) {
-    let run = move |env, stream, newcomer| connection::run(env, stream, newcomer, portal.clone(), budget.clone());
+    let run =
+        move |env, stream, new_connection| connection::run(env, stream, new_connection, portal.clone(), budget.clone());
     accept(env, listener, shards, connections_max, "NVMe/TCP", run).await;
 }

@@ -73,7 +73,7 @@ struct DiskEntry {
     len: U32,
     checksums: U32,
     overwritten: U64,
-    restated: U64,
+    in_parity: U64,
 }
 
 const _: () = {
@@ -111,7 +111,7 @@ pub struct Entry {
     /// Data strips carried in parity, one bit each: their drive lacked them or could not read them.
     /// Their content, new where it changes, is only in the partial parity. Disjoint from
     /// `overwritten`.
-    pub restated: u64,
+    pub in_parity: u64,
     /// CRC-32C of the new content of each piece of [`FrameHead::piece_bytes`] columns: first the
     /// overwritten data strips in order, then all parity strips. Empty if a single overwritten
     /// strip decides alone.
@@ -252,7 +252,7 @@ pub enum FrameError {
 impl Entry {
     /// The entry only says that older records for these columns do not apply any more.
     pub fn is_void(&self) -> bool {
-        self.overwritten | self.restated == 0
+        self.overwritten | self.in_parity == 0
     }
 
     /// The payload has the partial parity of this entry. That is so if some data strip is not
@@ -380,7 +380,7 @@ fn encode(array: &Uuid, head: &FrameHead, exceptions: &[u64], parts: &[PartData<
             disk.len = entry.len.into();
             disk.checksums = (entry.checksums.len() as u32).into();
             disk.overwritten = entry.overwritten.into();
-            disk.restated = entry.restated.into();
+            disk.in_parity = entry.in_parity.into();
             put(out, disk.as_bytes());
             for checksum in &entry.checksums {
                 put(out, &checksum.to_le_bytes());
@@ -511,14 +511,14 @@ fn decode_entry<'a>(bytes: &'a [u8], piece_bytes: u32, shape: &LogShape) -> Resu
         x: disk.x.get(),
         len: disk.len.get(),
         overwritten: disk.overwritten.get(),
-        restated: disk.restated.get(),
+        in_parity: disk.in_parity.get(),
         checksums: sums.chunks_exact(4).map(|sum| u32::from_le_bytes(sum.try_into().expect("four bytes"))).collect(),
     };
     let parity_strips = shape.strips - shape.data_strips;
     let expected = entry.pieces(piece_bytes) * (entry.overwritten.count_ones() as usize + parity_strips);
     let right = shape.holds(&entry)
-        && below(entry.overwritten | entry.restated, shape.data_strips)
-        && entry.overwritten & entry.restated == 0
+        && below(entry.overwritten | entry.in_parity, shape.data_strips)
+        && entry.overwritten & entry.in_parity == 0
         && (count == 0 || (count == expected && !entry.is_void()));
     if right { Ok((entry, &rest[sums.len()..])) } else { Err(invalid) }
 }
@@ -533,9 +533,9 @@ mod tests {
 
     fn entries() -> Vec<Entry> {
         vec![
-            Entry { x: 8192, len: 4096, overwritten: 0b0001, restated: 0, checksums: vec![] },
-            Entry { x: 12288, len: 512, overwritten: 0b0011, restated: 0b1000, checksums: vec![1, 2, 3, 4] },
-            Entry { x: 16384, len: 8192, overwritten: 0b1111, restated: 0, checksums: (0..12).collect() },
+            Entry { x: 8192, len: 4096, overwritten: 0b0001, in_parity: 0, checksums: vec![] },
+            Entry { x: 12288, len: 512, overwritten: 0b0011, in_parity: 0b1000, checksums: vec![1, 2, 3, 4] },
+            Entry { x: 16384, len: 8192, overwritten: 0b1111, in_parity: 0, checksums: (0..12).collect() },
         ]
     }
 

@@ -125,7 +125,7 @@ pub fn catalogue() -> Catalogue {
 }
 
 /// A catalogue of version 2 with a block device and every field of settings and scrub.
-pub fn catalogue_with_upkeep() -> Catalogue {
+pub fn catalogue_with_maintenance() -> Catalogue {
     let last = ScrubEnd { ended_unix_s: 1_800_200_000, repair: true, found: 3, repaired: 2, unchecked: 1 };
     let current = ScrubPoint {
         started_unix_s: 1_803_000_000,

@@ -1,8 +1,8 @@
 //! No damage passes for a value: flipped bits, torn writes, anything at all.
 
 use crate::common::{
-    array, catalogue, catalogue_with_upkeep, map_block, superblock, superblock_of_a_spare, superblock_with_checksums,
-    uuid,
+    array, catalogue, catalogue_with_maintenance, map_block, superblock, superblock_of_a_spare,
+    superblock_with_checksums, uuid,
 };
 use format::{
     BLOCK, COUNTER_MAX, Catalogue, Layout, Level, MapBlock, MapError, Run, Runs, Shape, SlotError, Superblock,
@@ -60,7 +60,7 @@ fn every_flipped_bit_of_a_map_block_is_noticed() {
 
 #[test]
 fn every_flipped_bit_of_a_catalogue_is_noticed() {
-    let bytes = encode_slot(&catalogue_with_upkeep(), &array(), 5, SLOT_BYTES).unwrap();
+    let bytes = encode_slot(&catalogue_with_maintenance(), &array(), 5, SLOT_BYTES).unwrap();
     for_each_flipped_bit(&bytes, |damaged, bit| {
         assert!(decode_slot(damaged, &array()).is_err(), "bit {bit}");
     });
@@ -143,7 +143,7 @@ fn blocks_of_another_array_or_version_are_refused_and_say_so() {
     let later = resealed(slot.clone(), 8, &[3]);
     assert_eq!(decode_slot(&later, &array()), Err(SlotError::UnknownVersion { found: 3 }));
     // What version 2 says was left out of the first.
-    let mislabelled = encode_slot(&catalogue_with_upkeep(), &array(), 5, SLOT_BYTES).unwrap();
+    let mislabelled = encode_slot(&catalogue_with_maintenance(), &array(), 5, SLOT_BYTES).unwrap();
     assert!(matches!(decode_slot(&resealed(mislabelled, 8, &[1]), &array()), Err(SlotError::Document { .. })));
     let longer = resealed(slot, 40, &u32::MAX.to_le_bytes());
     assert_eq!(decode_slot(&longer, &array()), Err(SlotError::Length { len: u32::MAX }));

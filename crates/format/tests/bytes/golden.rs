@@ -6,8 +6,8 @@
 use std::path::PathBuf;
 
 use crate::common::{
-    array, catalogue, catalogue_with_access, catalogue_with_limits, catalogue_with_reservations,
-    catalogue_with_secrets, catalogue_with_upkeep, map_block, superblock, superblock_of_a_spare,
+    array, catalogue, catalogue_with_access, catalogue_with_limits, catalogue_with_maintenance,
+    catalogue_with_reservations, catalogue_with_secrets, map_block, superblock, superblock_of_a_spare,
     superblock_with_checksums,
 };
 use format::{BLOCK, Catalogue, MapBlock, Superblock, decode_slot, encode_slot};
@@ -48,9 +48,9 @@ fn a_map_block_is_the_golden_one_byte_for_byte() {
 fn a_catalogue_is_the_golden_one_byte_for_byte() {
     let image = golden("catalogue.bin", &encode_slot(&catalogue(), &array(), 42, 16 << 10).unwrap());
     assert_eq!(decode_slot(&image, &array()), Ok((42, catalogue())));
-    let upkeep = catalogue_with_upkeep();
-    let image = golden("catalogue-2.bin", &encode_slot(&upkeep, &array(), 43, 16 << 10).unwrap());
-    assert_eq!(decode_slot(&image, &array()), Ok((43, upkeep)));
+    let maintenance = catalogue_with_maintenance();
+    let image = golden("catalogue-2.bin", &encode_slot(&maintenance, &array(), 43, 16 << 10).unwrap());
+    assert_eq!(decode_slot(&image, &array()), Ok((43, maintenance)));
     let reserved = catalogue_with_reservations();
     let image = golden("catalogue-reservations.bin", &encode_slot(&reserved, &array(), 44, 16 << 10).unwrap());
     assert_eq!(decode_slot(&image, &array()), Ok((44, reserved)));
@@ -69,7 +69,7 @@ fn a_catalogue_is_the_golden_one_byte_for_byte() {
 #[test]
 fn the_version_says_what_a_reader_must_know() {
     let version = |catalogue: &Catalogue| encode_slot(catalogue, &array(), 1, 16 << 10).unwrap()[8];
-    assert_eq!((version(&catalogue()), version(&catalogue_with_upkeep())), (1, 2));
+    assert_eq!((version(&catalogue()), version(&catalogue_with_maintenance())), (1, 2));
 }
 
 #[test]

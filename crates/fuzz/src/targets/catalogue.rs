@@ -25,8 +25,8 @@ pub(super) const TARGET: Target = Target {
         vec![
             Seed::new("document", document(&samples::catalogue())),
             Seed::new("document-empty", document(&Catalogue::default())),
-            Seed::new("document-upkeep", document(&samples::catalogue_with_upkeep())),
-            Seed::new("slot-upkeep", seal::input(Mode::SEALED, &slot(&samples::catalogue_with_upkeep()))),
+            Seed::new("document-upkeep", document(&samples::catalogue_with_maintenance())),
+            Seed::new("slot-upkeep", seal::input(Mode::SEALED, &slot(&samples::catalogue_with_maintenance()))),
             Seed::new("slot", seal::input(Mode::SEALED, &slot(&samples::catalogue()))),
         ]
     },
@@ -86,7 +86,7 @@ fn run(input: &[u8]) {
 }
 
 fn with_header(document: &[u8]) -> Vec<u8> {
-    let newest = samples::catalogue_with_upkeep();
+    let newest = samples::catalogue_with_maintenance();
     let mut bytes = encode_slot(&newest, &ARRAY, 1, u64::MAX).expect("it is small")[..BLOCK].to_vec();
     bytes[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + 4].copy_from_slice(&(document.len() as u32).to_le_bytes());
     bytes.extend_from_slice(document);

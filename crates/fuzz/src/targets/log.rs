@@ -55,7 +55,7 @@ pub(super) const LOST: Target = Target {
 };
 
 fn seeds() -> Vec<Seed> {
-    let entry = |x, len, overwritten, restated, checksums| Entry { x, len, overwritten, restated, checksums };
+    let entry = |x, len, overwritten, in_parity, checksums| Entry { x, len, overwritten, in_parity, checksums };
     let entries = [
         entry(8192, 128, 0b0001, 0, vec![]),
         entry(12288, 64, 0b0011, 0b1000, vec![1, 2, 3, 4]),
@@ -191,7 +191,7 @@ fn check(frame: &Frame, bytes: &[u8], shape: &LogShape) {
             let end = entry.x.checked_add(entry.len.into()).expect("an entry ends");
             assert!(entry.len > 0 && end <= shape.stripe_group_bytes);
             assert_eq!(entry.x / shape.strip_bytes, (end - 1) / shape.strip_bytes, "an entry lies in one strip");
-            assert!(entry.overwritten & entry.restated == 0 && (entry.overwritten | entry.restated) >> data == 0);
+            assert!(entry.overwritten & entry.in_parity == 0 && (entry.overwritten | entry.in_parity) >> data == 0);
             assert!(!entry.is_void() || entry.checksums.is_empty());
             let pieces = entry.len.div_ceil(frame.head.piece_bytes) as usize;
             let sums = pieces * (entry.overwritten.count_ones() as usize + strips - data);

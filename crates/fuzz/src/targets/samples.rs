@@ -97,7 +97,7 @@ pub(super) fn catalogue() -> Catalogue {
 }
 
 /// The same, looked after in every way.
-pub(super) fn catalogue_with_upkeep() -> Catalogue {
+pub(super) fn catalogue_with_maintenance() -> Catalogue {
     let last = ScrubEnd { ended_unix_s: 1_800_000_000, repair: true, found: 2, repaired: 1, unchecked: 3 };
     let current = ScrubPoint {
         started_unix_s: 1_802_000_000,

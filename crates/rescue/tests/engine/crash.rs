@@ -86,7 +86,7 @@ fn in_flight(images: &[Image], geometry: &Geometry) -> BTreeSet<(usize, u64)> {
             let unit = UnitIndex(part.unit);
             for entry in &part.entries {
                 let changes =
-                    |role: &usize| *role >= geometry.data || (entry.overwritten | entry.restated) >> *role & 1 == 1;
+                    |role: &usize| *role >= geometry.data || (entry.overwritten | entry.in_parity) >> *role & 1 == 1;
                 for x in (entry.x..entry.x + u64::from(entry.len)).step_by(4096) {
                     let slots = (0..geometry.strips()).filter(changes).map(|role| geometry.member(unit, x, role));
                     blocks.extend(slots.map(|slot| (usize::from(slot.0), geometry.member_offset(unit, x))));

@@ -43,7 +43,7 @@ pub struct Tally {
     /// Times that units changed their owners.
     pub moved: u64,
     /// Trouble that the engine took, by place.
-    pub trouble: BTreeMap<&'static str, u64>,
+    pub buggify: BTreeMap<&'static str, u64>,
 }
 
 impl Tally {
@@ -60,8 +60,8 @@ impl Tally {
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;
         }
-        for (place, count) in &other.trouble {
-            *self.trouble.entry(place).or_default() += count;
+        for (place, count) in &other.buggify {
+            *self.buggify.entry(place).or_default() += count;
         }
     }
 }
@@ -137,8 +137,8 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
     let setup = program.setup;
     let drives = (0..usize::from(setup.shape.members)).map(|index| new_drive(&sim, &setup, &format!("d{index}")));
     let drives: Vec<SimDrive> = drives.collect();
-    if setup.trouble {
-        sim.look_for_trouble();
+    if setup.buggify {
+        sim.enable_buggify();
     }
     let (mut ways, mut shelves) = (Ways::default(), BTreeMap::new());
     for (member, drive) in drives.iter().enumerate().filter(|(member, _)| setup.remote.has(*member)) {
@@ -188,7 +188,7 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
     let mut tally = run.tally.borrow().clone();
     tally.runs = 1;
     tally.drive_ops = run.sim.ops_done();
-    tally.trouble = run.sim.trouble();
+    tally.buggify = run.sim.buggify();
     tally
 }
 

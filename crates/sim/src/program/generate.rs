@@ -37,13 +37,13 @@ fn program(seed: u64, setup: Setup, mut rng: Rng) -> Program {
     let mut steps = Vec::new();
     let count = rng.range(3..STEPS_MAX);
     // One program is mostly work, another one mostly trouble.
-    let trouble = *rng.pick(&[1, 4, 8, 14]);
+    let buggify = *rng.pick(&[1, 4, 8, 14]);
     while (steps.len() as u64) < count {
         // A recovery that meets drives out of reach is rare otherwise.
         let is_due = matches!(steps.last(), Some(Step::Crash { .. }));
         let step = if is_due && rng.chance(1, 3) {
             outage(&mut rng, members, &ledger)
-        } else if rng.chance(trouble, 20) {
+        } else if rng.chance(buggify, 20) {
             misfortune(&mut rng, &setup, members, &ledger)
         } else {
             Step::Work(asks(&mut rng, &setup))
@@ -79,7 +79,7 @@ fn setup(rng: &mut Rng) -> Setup {
         drive_bytes: *rng.pick(&[512 * KIB, 640 * KIB, MIB]),
         shards: 1 + rng.index(3),
         pace: *rng.pick(&[Pace::Immediate, Pace::Immediate, Pace::Usual, Pace::Usual, Pace::Spikes]),
-        trouble: rng.chance(1, 2),
+        buggify: rng.chance(1, 2),
         in_pieces: rng.chance(1, 3),
         remote: Remote::default(),
     }

@@ -43,8 +43,8 @@ pub struct Setup {
     /// Speed of the drives.
     pub pace: Pace,
     /// The engine takes turns that it hardly ever takes
-    /// ([`Sim::look_for_trouble`](crate::Sim::look_for_trouble)).
-    pub trouble: bool,
+    /// ([`Sim::enable_buggify`](crate::Sim::look_for_trouble)).
+    pub buggify: bool,
     /// Users ask a volume that lies in the group in pieces, and not the group itself.
     pub in_pieces: bool,
     /// Which members are on shelves.
@@ -416,7 +416,7 @@ impl fmt::Display for Step {
 
 impl fmt::Display for Program {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Setup { shape, protection, sector_bytes, drive_bytes, shards, pace, trouble, in_pieces, remote } =
+        let Setup { shape, protection, sector_bytes, drive_bytes, shards, pace, buggify, in_pieces, remote } =
             self.setup;
         writeln!(
             formatter,
@@ -425,7 +425,7 @@ impl fmt::Display for Program {
             self.seed,
             shape.members,
             Bytes(drive_bytes),
-            if trouble { ", looking for trouble" } else { "" },
+            if buggify { ", looking for trouble" } else { "" },
             if in_pieces { ", asked as a volume in pieces" } else { "" }
         )?;
         if remote != Remote::default() {

@@ -74,8 +74,8 @@ fn setups(setup: &Setup) -> Vec<Setup> {
     if setup.shards > 1 {
         all.push(Setup { shards: 1, ..*setup });
     }
-    if setup.trouble {
-        all.push(Setup { trouble: false, ..*setup });
+    if setup.buggify {
+        all.push(Setup { buggify: false, ..*setup });
     }
     if setup.in_pieces {
         all.push(Setup { in_pieces: false, ..*setup });

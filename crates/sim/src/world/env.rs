@@ -55,9 +55,9 @@ impl Env for SimEnv {
         self.world.spawn(self.owner, Box::pin(task));
     }
 
-    fn trouble(&self, place: &'static str) -> bool {
-        let mut trouble = self.world.trouble.borrow_mut();
-        let Some(places) = trouble.as_mut() else { return false };
+    fn buggify(&self, place: &'static str) -> bool {
+        let mut buggify = self.world.buggify.borrow_mut();
+        let Some(places) = buggify.as_mut() else { return false };
         let mut rng = self.world.rng.borrow_mut();
         let (open, taken) = places.entry(place).or_insert_with(|| (rng.chance(1, 3), 0));
         let take = *open && rng.chance(1, 8);

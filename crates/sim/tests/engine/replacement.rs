@@ -296,7 +296,7 @@ fn copied_under_load(seed: u64, level: (Level, u16), safety: CrashSafety, crash:
         drive_bytes: 512 * KIB,
         shards: 1 + (seed % 2) as usize,
         pace: Pace::Usual,
-        trouble: seed % 4 >= 2,
+        buggify: seed % 4 >= 2,
         in_pieces: false,
         remote: Remote::default(),
     };

@@ -31,8 +31,8 @@ fn ten_million_operations_of_random_programs_within_the_table_of_faults_keep_eve
     }
     assert!(outcome.tally.unstarted > 0 && outcome.tally.refused > 0, "{}", outcome.summary());
     assert!(outcome.tally.moved > runs / 20, "{}", outcome.summary());
-    let trouble = &outcome.tally.trouble;
-    assert!(trouble.len() >= 15 && trouble.values().all(|&taken| taken > 0), "no trouble at some place: {trouble:?}");
+    let buggify = &outcome.tally.buggify;
+    assert!(buggify.len() >= 15 && buggify.values().all(|&taken| taken > 0), "no trouble at some place: {buggify:?}");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn program(seed: u64, shape: Shape, protection: Protection, sector_bytes: u32, s
         drive_bytes,
         shards: 1,
         pace,
-        trouble: false,
+        buggify: false,
         in_pieces: false,
         remote: Remote::default(),
     };

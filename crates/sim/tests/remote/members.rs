@@ -35,7 +35,7 @@ fn raid5() -> Shape {
 }
 
 /// Does something from time to time.
-async fn trouble(env: &SimEnv, rng: &mut Rng, times: usize, pause: Duration, mut what: impl FnMut(&mut Rng)) {
+async fn buggify(env: &SimEnv, rng: &mut Rng, times: usize, pause: Duration, mut what: impl FnMut(&mut Rng)) {
     for _ in 0..times {
         env.sleep(Duration::from_nanos(rng.below(pause.as_nanos() as u64))).await;
         what(rng);
@@ -89,7 +89,7 @@ fn connections_may_be_reset_at_any_time() {
         let mut forks = (rng.fork(), rng.fork());
         let mut resets = 0;
         sim.block_on(async {
-            let trouble = trouble(&group.env, &mut forks.0, 30, Duration::from_millis(4), |rng| {
+            let buggify = buggify(&group.env, &mut forks.0, 30, Duration::from_millis(4), |rng| {
                 let shelf = rng.pick(&shelves[..2]).as_ref().expect("it has one");
                 let connections = network.connections(&shelf.addresses()[0]);
                 if !connections.is_empty() {
@@ -97,7 +97,7 @@ fn connections_may_be_reset_at_any_time() {
                     resets += 1;
                 }
             });
-            both(trouble, work(&group, &mut model, &mut forks.1, 40, 4)).await;
+            both(buggify, work(&group, &mut model, &mut forks.1, 40, 4)).await;
             verify(&group, &model, &mut rng).await;
         });
         assert!(resets > 10, "seed {seed}: {resets} resets");
@@ -300,7 +300,7 @@ fn reset_under_load(seed: u64, keeps_order: bool) {
     let network = sim.network();
     sim.block_on(async {
         let mut forks = (rng.fork(), rng.fork());
-        let resets = trouble(&group.env, &mut forks.0, 40, Duration::from_millis(70), |_| {
+        let resets = buggify(&group.env, &mut forks.0, 40, Duration::from_millis(70), |_| {
             network.connections(&shelf.addresses()[0]).iter().for_each(SimConnection::reset);
         });
         // The same block again and again.

@@ -32,7 +32,7 @@ const RETRY_AFTER_S: u64 = 24 * 3600;
 
 /// The maintenance state of a group between two looks.
 #[derive(Debug, Default)]
-pub(super) struct Upkeep(Mutex<State>);
+pub(super) struct Maintenance(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -50,7 +50,7 @@ struct State {
     not_before_unix_s: u64,
 }
 
-impl Upkeep {
+impl Maintenance {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,7 +140,7 @@ pub(super) fn end_of(job: &JobStatus, ended_unix_s: u64) -> ScrubEnd {
 
 impl Engine {
     /// Maintains all groups once a second, for as long as the engine lives.
-    pub fn start_upkeep(self: &Arc<Self>) {
+    pub fn start_maintenance(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
             let mut ticks = tokio::time::interval(PERIOD);
@@ -177,7 +177,7 @@ impl Engine {
                 Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(group = group.name, %error, "a scrub that is due could not be started");
-                    group.upkeep.lock().not_before_unix_s = self.clock.unix_s().saturating_add(RETRY_AFTER_S);
+                    group.maintenance.lock().not_before_unix_s = self.clock.unix_s().saturating_add(RETRY_AFTER_S);
                 }
             }
         }
@@ -203,7 +203,7 @@ impl Engine {
         self.change_catalogue(group, |catalogue| catalogue.scrub.current = Some(fresh)).await?;
         let started = group.lead(move |array| async move { array.start_scrub(mode) }).await?;
         if started {
-            let mut state = group.upkeep.lock();
+            let mut state = group.maintenance.lock();
             (state.working, state.noted) = (true, Some(Instant::now()));
         } else {
             self.change_catalogue(group, |catalogue| catalogue.scrub.current = None).await?;
@@ -213,7 +213,7 @@ impl Engine {
 
     /// The group that is being scrubbed, if any.
     pub(super) fn scrubbed_now(&self) -> Option<String> {
-        self.all().iter().find(|group| group.upkeep.is_working()).map(|group| group.name.clone())
+        self.all().iter().find(|group| group.maintenance.is_working()).map(|group| group.name.clone())
     }
 
     /// Maintains a group. Returns since when a scrub is due, if it could start.
@@ -226,7 +226,7 @@ impl Engine {
         let now = self.clock.unix_s();
         if let Some(job) = look.scrub()
             && !schedule::is_open(job)
-            && !group.upkeep.has_recorded(job.id)
+            && !group.maintenance.has_recorded(job.id)
         {
             self.note_end(group, job, now).await?;
             return Ok(None);
@@ -238,7 +238,7 @@ impl Engine {
                 Ok(None)
             }
             None => {
-                group.upkeep.lock().working = false;
+                group.maintenance.lock().working = false;
                 self.begin(group, &look, now).await
             }
         }
@@ -256,7 +256,7 @@ impl Engine {
             return Ok(None);
         }
         let due = schedule::due_unix_s(&look.status, &look.catalogue.settings, scrub, now);
-        let is_due = |due: &u64| *due <= now && group.upkeep.not_before_unix_s() <= now;
+        let is_due = |due: &u64| *due <= now && group.maintenance.not_before_unix_s() <= now;
         Ok(due.filter(is_due).filter(|_| schedule::obstacle(&look.status).is_none()))
     }
 
@@ -272,7 +272,7 @@ impl Engine {
         let from = progress(&point);
         if group.lead(move |array| async move { array.continue_scrub(&from) }).await? {
             tracing::info!(group = group.name, paused = point.paused, "scrub taken up where it was interrupted");
-            let mut state = group.upkeep.lock();
+            let mut state = group.maintenance.lock();
             (state.working, state.noted) = (!point.paused, Some(Instant::now()));
         }
         Ok(())
@@ -281,20 +281,20 @@ impl Engine {
     /// Pauses the scrub while a member is being filled, and resumes it afterwards.
     async fn make_room(&self, group: &Group, status: &GroupStatus, progress: &ScrubProgress) -> Answer<()> {
         let urgent = schedule::more_urgent(status);
-        let acts = if urgent.is_some() { !progress.paused } else { group.upkeep.is_held() };
+        let acts = if urgent.is_some() { !progress.paused } else { group.maintenance.is_held() };
         if !acts {
             return Ok(());
         }
         let _one = self.changes.lock().await;
-        let held = group.upkeep.is_held();
+        let held = group.maintenance.is_held();
         match urgent {
             Some(reason) if !progress.paused && group.lead(|array| async move { array.pause_scrub() }).await? => {
                 tracing::info!(group = group.name, reason, "scrub makes room");
-                group.upkeep.lock().held = true;
+                group.maintenance.lock().held = true;
             }
             None if held && group.lead(|array| async move { array.resume_scrub() }).await? => {
                 tracing::info!(group = group.name, "scrub goes on");
-                group.upkeep.lock().held = false;
+                group.maintenance.lock().held = false;
             }
             _ => {}
         }
@@ -304,7 +304,7 @@ impl Engine {
     /// Records the place of a scrub if it is due.
     async fn note_place(&self, group: &Group, look: &Look, progress: &ScrubProgress) -> Answer<()> {
         let (held, noted) = {
-            let mut state = group.upkeep.lock();
+            let mut state = group.maintenance.lock();
             state.working = !progress.paused;
             (state.held, state.noted)
         };
@@ -339,14 +339,14 @@ impl Engine {
             .await?;
         let Some(progress) = found else { return Ok(()) };
         let progress = progress.map_err(|error| block_error(&group.name, &error))?;
-        let held = group.upkeep.is_held();
+        let held = group.maintenance.is_held();
         let now = self.clock.unix_s();
         self.change_catalogue(group, |catalogue| {
             let started = catalogue.scrub.current.as_ref().map_or(now, |known| known.started_unix_s);
             catalogue.scrub.current = Some(point(&progress, started, held));
         })
         .await?;
-        group.upkeep.lock().noted = Some(Instant::now());
+        group.maintenance.lock().noted = Some(Instant::now());
         Ok(())
     }
 
@@ -371,7 +371,7 @@ impl Engine {
 
     /// Like [`Engine::note_end`]. The caller holds the lock for changes.
     async fn note_end_held(&self, group: &Group, job: &JobStatus, now: u64) -> Answer<()> {
-        if group.upkeep.has_recorded(job.id) {
+        if group.maintenance.has_recorded(job.id) {
             return Ok(()); // Somebody else has, while this one waited.
         }
         match &job.state {
@@ -386,12 +386,12 @@ impl Engine {
             }
             JobState::Failed(reason) => {
                 tracing::error!(group = group.name, reason, "scrub failed");
-                group.upkeep.lock().not_before_unix_s = now.saturating_add(RETRY_AFTER_S);
+                group.maintenance.lock().not_before_unix_s = now.saturating_add(RETRY_AFTER_S);
                 self.change_catalogue(group, |catalogue| catalogue.scrub.current = None).await?;
             }
             JobState::Running | JobState::Paused | JobState::Stopped => self.note_stop(group).await?,
         }
-        let mut state = group.upkeep.lock();
+        let mut state = group.maintenance.lock();
         (state.recorded, state.held, state.working) = (job.id, false, false);
         Ok(())
     }
@@ -411,7 +411,7 @@ impl Engine {
     fn tell_findings(&self, group: &Group, look: &Look) {
         let Some(job) = look.scrub() else { return };
         let told = {
-            let mut state = group.upkeep.lock();
+            let mut state = group.maintenance.lock();
             let known = if state.told.0 == job.id { state.told.1 } else { 0 };
             state.told = (job.id, job.findings.len());
             known

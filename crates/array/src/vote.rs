@@ -20,7 +20,7 @@ impl<E: Env> Replay<'_, E> {
     ///
     /// # Errors
     /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
-    pub async fn weigh(
+    pub async fn vote(
         &self,
         row: &mut Row,
         unit: UnitIndex,

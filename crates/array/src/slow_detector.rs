@@ -48,7 +48,7 @@ const NOTICE_EVERY: Nanos = 1_000_000_000;
 
 /// A shard's view of a drive.
 #[derive(Clone)]
-pub(crate) struct Opinion {
+pub(crate) struct SlowDetector {
     pub bounds: [Nanos; CLASSES],
     /// Reads answered in time since the last check, and reads found late.
     in_time: u32,
@@ -75,9 +75,9 @@ pub(crate) struct Opinion {
     pub needed: bool,
 }
 
-impl Default for Opinion {
+impl Default for SlowDetector {
     fn default() -> Self {
-        Opinion {
+        SlowDetector {
             bounds: [BOUND_UNKNOWN; CLASSES],
             in_time: 0,
             late: 0,
@@ -98,7 +98,7 @@ impl Default for Opinion {
     }
 }
 
-impl Opinion {
+impl SlowDetector {
     /// The drive has answered an operation, with success or not. `since`: start time of the
     /// operation, or 0 if it was not checked yet.
     pub fn note_answer(&mut self, since: Nanos) {
@@ -152,18 +152,18 @@ impl Opinion {
 
 /// By drive. Slots without a drive have no entry: their number stands for no drive, and is large.
 #[derive(Default)]
-pub(crate) struct Opinions(Vec<Opinion>);
+pub(crate) struct SlowDetectors(Vec<SlowDetector>);
 
-impl Opinions {
+impl SlowDetectors {
     /// All of them, by drive.
-    pub fn all(&mut self) -> impl Iterator<Item = (DriveId, &mut Opinion)> {
-        self.0.iter_mut().enumerate().map(|(index, opinion)| (DriveId(index as u16), opinion))
+    pub fn all(&mut self) -> impl Iterator<Item = (DriveId, &mut SlowDetector)> {
+        self.0.iter_mut().enumerate().map(|(index, detector)| (DriveId(index as u16), detector))
     }
 
-    pub fn of(&mut self, drive: DriveId) -> &mut Opinion {
+    pub fn of(&mut self, drive: DriveId) -> &mut SlowDetector {
         let index = usize::from(drive.0);
         if self.0.len() <= index {
-            self.0.resize(index + 1, Opinion::default());
+            self.0.resize(index + 1, SlowDetector::default());
         }
         &mut self.0[index]
     }
@@ -173,7 +173,7 @@ impl Watch {
     /// Whether reads avoid this drive.
     #[inline]
     pub fn avoids(&self, drive: DriveId) -> bool {
-        self.any_avoided.get() && self.opinion(drive, |opinion| opinion.avoided)
+        self.any_avoided.get() && self.detector(drive, |detector| detector.avoided)
     }
 
     /// Whether some drive is avoided.
@@ -185,11 +185,11 @@ impl Watch {
     /// A read avoids this drive. Returns whether a probe is due, which then counts as under way.
     pub fn goes_around(&self, drive: DriveId) -> bool {
         let now = self.looked.get();
-        self.opinion(drive, |opinion| {
-            opinion.wanted = true;
-            let due = !opinion.probing && now.saturating_sub(opinion.probed) >= PROBE_EVERY;
+        self.detector(drive, |detector| {
+            detector.wanted = true;
+            let due = !detector.probing && now.saturating_sub(detector.probed) >= PROBE_EVERY;
             if due {
-                (opinion.probing, opinion.probed) = (true, now);
+                (detector.probing, detector.probed) = (true, now);
             }
             due
         })
@@ -197,7 +197,7 @@ impl Watch {
 
     /// A probe has ended.
     pub fn probe_ended(&self, drive: DriveId) {
-        self.opinion(drive, |opinion| opinion.probing = false);
+        self.detector(drive, |detector| detector.probing = false);
     }
 
     /// Computes the bounds from the latency distributions.
@@ -218,7 +218,7 @@ impl Watch {
             for (_, slot) in shared.slots().filter(|(_, slot)| slot.state == MemberState::InSync) {
                 let own = own.iter().find(|(drive, _)| *drive == slot.drive).map_or(typical, |(_, own)| *own);
                 let bound = (LATE_FACTOR * own.min(typical)).max(BOUND_MIN);
-                self.opinion(slot.drive, |opinion| opinion.bounds[class] = bound);
+                self.detector(slot.drive, |detector| detector.bounds[class] = bound);
             }
         }
     }
@@ -227,15 +227,15 @@ impl Watch {
     /// leader.
     pub fn judge(&self, now: Nanos) -> Vec<(MemberIndex, DriveId)> {
         let shared = &self.shared;
-        let mut opinions = self.opinions.borrow_mut();
+        let mut detectors = self.detectors.borrow_mut();
         let in_sync = |slot: &Slot| slot.state == MemberState::InSync;
         let mut scores: Vec<u32> = Vec::with_capacity(shared.geometry.strips());
-        for opinion in &mut opinions.0 {
-            opinion.rate();
-            opinion.avoided = false;
+        for detector in &mut detectors.0 {
+            detector.rate();
+            detector.avoided = false;
         }
         for (_, slot) in shared.slots().filter(|(_, slot)| in_sync(slot)) {
-            scores.push(opinions.of(slot.drive).score);
+            scores.push(detectors.of(slot.drive).score);
         }
         scores.sort_unstable();
         // The lower median, as with bounds.
@@ -246,9 +246,9 @@ impl Watch {
         let mut set = u64::MAX;
         let mut redundant = 0;
         for (member, slot) in shared.slots().filter(|(_, slot)| in_sync(slot)) {
-            let opinion = opinions.of(slot.drive);
-            opinion.find_slow(typical, now);
-            if !opinion.slow {
+            let detector = detectors.of(slot.drive);
+            detector.find_slow(typical, now);
+            if !detector.slow {
                 continue;
             }
             if set != u64::from(member.0) / shared.geometry.strips() as u64 {
@@ -257,10 +257,10 @@ impl Watch {
             }
             if may_avoid && redundant > 0 {
                 redundant -= 1;
-                opinion.avoided = true;
+                detector.avoided = true;
                 any_avoided = true;
             }
-            if opinion.is_news(now) {
+            if detector.is_news(now) {
                 notices.push((member, slot.drive));
             }
         }

@@ -28,12 +28,12 @@ use format::BLOCK;
 use crate::array::Inner;
 use crate::geometry::UnitIndex;
 use crate::kept::OPEN_MAX;
-use crate::lock::Turnstile;
 use crate::log::Open;
 use crate::message::{Op, Pieces};
 use crate::plan::Strip;
 use crate::ranges::Range;
 use crate::record::{Logged, Overwritten};
+use crate::semaphore::FairSemaphore;
 use crate::write::StripWrite;
 
 /// Pause before the first retry while no request needs the stripe groups. Each failure doubles it.
@@ -47,14 +47,14 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 const KEPT_MAX: usize = OPEN_MAX / 2;
 
 /// A component whose strips are old on some members and new on others.
-struct Unended {
+struct IncompleteWrite {
     unit: UnitIndex,
     columns: Range,
     writes: Vec<StripWrite>,
     record: RefCell<Option<(Open, Overwritten)>>,
 }
 
-impl Unended {
+impl IncompleteWrite {
     /// Whether it shares a block, and so a checksum, with these columns.
     fn meets(&self, unit: UnitIndex, columns: Range) -> bool {
         let block = BLOCK as u64;
@@ -63,7 +63,7 @@ impl Unended {
     }
 }
 
-impl Drop for Unended {
+impl Drop for IncompleteWrite {
     fn drop(&mut self) {
         // The group was released before the write could be repeated. The next start finds the
         // record open.
@@ -75,14 +75,14 @@ impl Drop for Unended {
 
 /// The incomplete writes of a shard.
 #[derive(Default)]
-pub(crate) struct UnendedWrites {
-    all: RefCell<Vec<Rc<Unended>>>,
+pub(crate) struct IncompleteWrites {
+    all: RefCell<Vec<Rc<IncompleteWrite>>>,
     /// One retry runs at a time.
-    turn: Turnstile,
+    turn: FairSemaphore,
     looking: Cell<bool>,
 }
 
-impl UnendedWrites {
+impl IncompleteWrites {
     /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -92,31 +92,31 @@ impl UnendedWrites {
     /// Whether some lie in these columns. If so, nothing may be computed from the columns.
     #[inline]
     pub fn are_in(&self, unit: UnitIndex, columns: Range) -> bool {
-        !self.is_empty() && self.all.borrow().iter().any(|unended| unended.meets(unit, columns))
+        !self.is_empty() && self.all.borrow().iter().any(|incomplete| incomplete.meets(unit, columns))
     }
 
     /// Whether some hold records open.
     pub fn have_records(&self) -> bool {
-        self.all.borrow().iter().any(|unended| unended.record.borrow().is_some())
+        self.all.borrow().iter().any(|incomplete| incomplete.record.borrow().is_some())
     }
 
     /// Releases the records. The log needs their space, and members take flushes but not these
     /// writes. From now on the data that the records protect is only in memory.
     pub fn give_up_records(&self) {
-        for unended in &*self.all.borrow() {
-            drop(unended.record.take());
+        for incomplete in &*self.all.borrow() {
+            drop(incomplete.record.take());
         }
     }
 
-    fn of(&self, which: impl Fn(UnitIndex) -> bool) -> Vec<Rc<Unended>> {
-        self.all.borrow().iter().filter(|unended| which(unended.unit)).cloned().collect()
+    fn of(&self, which: impl Fn(UnitIndex) -> bool) -> Vec<Rc<IncompleteWrite>> {
+        self.all.borrow().iter().filter(|incomplete| which(incomplete.unit)).cloned().collect()
     }
 }
 
 impl<E: Env> Inner<E> {
     /// Keeps the data of an incomplete write, to write it again.
-    pub fn keep_unended(self: &Rc<Self>, unit: UnitIndex, columns: Range, writes: Vec<StripWrite>, logged: Logged) {
-        let kept = self.unended.all.borrow().len();
+    pub fn keep_incomplete(self: &Rc<Self>, unit: UnitIndex, columns: Range, writes: Vec<StripWrite>, logged: Logged) {
+        let kept = self.incomplete.all.borrow().len();
         let redundant = self.shared.geometry.syndromes > 0;
         if !redundant && (self.shared.checksums.is_none() || kept >= KEPT_MAX) {
             return;
@@ -128,24 +128,24 @@ impl<E: Env> Inner<E> {
             Logged::Durable(open, overwritten) => Some((open, overwritten)),
             Logged::Nothing | Logged::Again => None,
         };
-        let unended = Unended { unit, columns, writes, record: RefCell::new(record) };
-        self.unended.all.borrow_mut().push(Rc::new(unended));
+        let incomplete = IncompleteWrite { unit, columns, writes, record: RefCell::new(record) };
+        self.incomplete.all.borrow_mut().push(Rc::new(incomplete));
         if redundant {
-            self.shared.unended.fetch_add(1, Ordering::SeqCst);
+            self.shared.incomplete.fetch_add(1, Ordering::SeqCst);
         }
-        if self.unended.looking.replace(true) {
+        if self.incomplete.looking.replace(true) {
             return;
         }
         let inner = self.clone();
         self.env.spawn(async move {
             let mut pause = AGAIN_MIN;
-            while !inner.unended.is_empty() && !inner.shared.is_stopped() {
+            while !inner.incomplete.is_empty() && !inner.shared.is_stopped() {
                 inner.env.sleep(pause).await;
-                if inner.mend(|_| true).await.is_err() {
+                if inner.retry_writes(|_| true).await.is_err() {
                     pause = (2 * pause).min(AGAIN_MAX);
                 }
             }
-            inner.unended.looking.set(false);
+            inner.incomplete.looking.set(false);
         });
     }
 
@@ -153,31 +153,31 @@ impl<E: Env> Inner<E> {
     ///
     /// # Errors
     /// [`BlockError`] as for a write, if the retry failed and `op` cannot do without it.
-    pub async fn mend_before(self: &Rc<Self>, unit: UnitIndex, op: &Op) -> Result<(), BlockError> {
+    pub async fn retry_writes_before(self: &Rc<Self>, unit: UnitIndex, op: &Op) -> Result<(), BlockError> {
         match op {
             // Reads check themselves whether they need a retry. A chunk that is trimmed was freed
             // by a write.
             Op::Read { .. } | Op::Trim { .. } | Op::Nothing => Ok(()),
-            Op::Rebuild { .. } | Op::Scrub { .. } => self.mend(|other| other == unit).await,
+            Op::Rebuild { .. } | Op::Scrub { .. } => self.retry_writes(|other| other == unit).await,
             Op::Write { pieces, .. } => {
-                if let Err(error) = self.mend(|other| other == unit).await
-                    && self.are_unended_in_zones(unit, pieces)
+                if let Err(error) = self.retry_writes(|other| other == unit).await
+                    && self.are_incomplete_in_zones(unit, pieces)
                 {
                     return Err(error);
                 }
                 let geometry = &self.shared.geometry;
                 let of_set = |other: UnitIndex| other.0 % geometry.sets == unit.0 % geometry.sets;
-                let is_full = geometry.syndromes > 0 && self.unended.all.borrow().len() >= KEPT_MAX;
-                if is_full { self.mend(of_set).await } else { Ok(()) }
+                let is_full = geometry.syndromes > 0 && self.incomplete.all.borrow().len() >= KEPT_MAX;
+                if is_full { self.retry_writes(of_set).await } else { Ok(()) }
             }
         }
     }
 
     /// Whether a write would touch allocation chunks that have incomplete writes.
-    fn are_unended_in_zones(&self, unit: UnitIndex, pieces: &Pieces) -> bool {
+    fn are_incomplete_in_zones(&self, unit: UnitIndex, pieces: &Pieces) -> bool {
         let zone = self.shared.geometry.zone;
         let zones = |range: Range| Range::new(range.start / zone * zone, range.end.div_ceil(zone) * zone);
-        pieces.iter().any(|piece| self.unended.are_in(unit, zones(piece.range)))
+        pieces.iter().any(|piece| self.incomplete.are_in(unit, zones(piece.range)))
     }
 
     /// Repeats the incomplete writes of the stripe groups that `which` chooses, all together.
@@ -186,37 +186,37 @@ impl<E: Env> Inner<E> {
     ///
     /// # Errors
     /// [`BlockError`] as for a write, of the first one that failed.
-    pub async fn mend(self: &Rc<Self>, which: impl Fn(UnitIndex) -> bool) -> Result<(), BlockError> {
-        if self.unended.is_empty() {
+    pub async fn retry_writes(self: &Rc<Self>, which: impl Fn(UnitIndex) -> bool) -> Result<(), BlockError> {
+        if self.incomplete.is_empty() {
             return Ok(());
         }
-        let _turn = self.unended.turn.enter().await;
-        let again = self.unended.of(which).into_iter().map(|unended| async move {
-            self.shared.missed.note(unended.unit);
-            let result = self.write_again(&unended).await;
-            self.shared.missed.note(unended.unit);
+        let _turn = self.incomplete.turn.enter().await;
+        let again = self.incomplete.of(which).into_iter().map(|incomplete| async move {
+            self.shared.missed.note(incomplete.unit);
+            let result = self.write_again(&incomplete).await;
+            self.shared.missed.note(incomplete.unit);
             result
         });
         join_all(again).await.into_iter().collect()
     }
 
-    async fn write_again(self: &Rc<Self>, unended: &Rc<Unended>) -> Result<(), BlockError> {
-        let view = self.view(unended.unit, unended.columns.start, &[]);
+    async fn write_again(self: &Rc<Self>, incomplete: &Rc<IncompleteWrite>) -> Result<(), BlockError> {
+        let view = self.view(incomplete.unit, incomplete.columns.start, &[]);
         // Members that have left meanwhile are skipped. The others are then as after a write
         // without them.
-        let there = unended.writes.iter().filter(|write| view.0[write.role].strip != Strip::Lost);
+        let there = incomplete.writes.iter().filter(|write| view.0[write.role].strip != Strip::Lost);
         let there: Vec<StripWrite> = there.cloned().collect();
-        let failed = self.write_strips(unended.unit, &view, &there, false).await?;
+        let failed = self.write_strips(incomplete.unit, &view, &there, false).await?;
         let is_lost = |role: &usize| view.0[*role].strip == Strip::Lost || failed.contains(role);
         let (lost, survives) = ((0..view.0.len()).filter(is_lost).count(), self.shared.geometry.syndromes);
         if lost > survives {
             return Err(BlockError::Lost { lost, survives });
         }
-        self.unended.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, unended));
+        self.incomplete.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, incomplete));
         if survives > 0 {
-            self.shared.unended.fetch_sub(1, Ordering::SeqCst);
+            self.shared.incomplete.fetch_sub(1, Ordering::SeqCst);
         }
-        if let Some((open, overwritten)) = unended.record.take()
+        if let Some((open, overwritten)) = incomplete.record.take()
             && self.has_lost_any(&overwritten)
         {
             drop(open);

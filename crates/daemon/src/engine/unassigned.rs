@@ -62,7 +62,7 @@ pub(super) enum Found {
 
 /// An unassigned drive: it came, and no group has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Newcomer {
+pub(super) struct Unassigned {
     pub device: (u32, u32),
     pub path: String,
     pub size_bytes: Option<u64>,
@@ -70,7 +70,7 @@ pub(super) struct Newcomer {
     pub found: Found,
 }
 
-impl Newcomer {
+impl Unassigned {
     /// The drive's state as text.
     pub fn note(&self) -> String {
         match &self.found {
@@ -82,21 +82,21 @@ impl Newcomer {
 
 /// All unassigned drives, by device.
 #[derive(Debug, Default)]
-pub(super) struct Newcomers {
-    there: Mutex<BTreeMap<(u32, u32), Newcomer>>,
+pub(super) struct UnassignedDrives {
+    there: Mutex<BTreeMap<(u32, u32), Unassigned>>,
     /// When each drive returned to its group.
     returned: Mutex<BTreeMap<String, Vec<Instant>>>,
     ended: AtomicBool,
 }
 
-impl Newcomers {
-    fn there(&self) -> MutexGuard<'_, BTreeMap<(u32, u32), Newcomer>> {
+impl UnassignedDrives {
+    fn there(&self) -> MutexGuard<'_, BTreeMap<(u32, u32), Unassigned>> {
         self.there.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores a drive. Returns false if the same was known of it.
-    pub fn note(&self, newcomer: Newcomer) -> bool {
-        self.there().insert(newcomer.device, newcomer.clone()) != Some(newcomer)
+    pub fn note(&self, unassigned: Unassigned) -> bool {
+        self.there().insert(unassigned.device, unassigned.clone()) != Some(unassigned)
     }
 
     pub fn forget(&self, device: (u32, u32)) {
@@ -104,7 +104,7 @@ impl Newcomers {
     }
 
     /// The drives that still are in no group.
-    pub fn list(&self, groups: &[std::sync::Arc<Group>]) -> Vec<Newcomer> {
+    pub fn list(&self, groups: &[std::sync::Arc<Group>]) -> Vec<Unassigned> {
         let mut there = self.there();
         there.retain(|device, _| !groups.iter().any(|group| group.has_device(*device)));
         there.values().cloned().collect()
@@ -133,22 +133,22 @@ impl Newcomers {
 }
 
 /// Commands that an operator could run for a group that lacks a member and has no spare.
-pub(super) fn offers(group: &Group, status: &GroupStatus, newcomers: &[Newcomer]) -> Vec<String> {
+pub(super) fn offers(group: &Group, status: &GroupStatus, unassigned_drives: &[Unassigned]) -> Vec<String> {
     let lost = |state| matches!(state, MemberState::Faulty | MemberState::Missing);
     let Some(member) = status.members.iter().find(|member| lost(member.state)) else { return Vec::new() };
     if status.free_spares().next().is_some() || status.superblock.shape.survives() == 0 {
         return Vec::new();
     }
-    let fits = |newcomer: &&Newcomer| {
-        newcomer.found == Found::Empty
-            && newcomer.size_bytes.is_some_and(|size| size >= status.superblock.layout.member_bytes)
-            && newcomer.sector_bytes.is_some_and(|sector| u64::from(sector) <= group.shared.geometry.sector)
+    let fits = |unassigned: &&Unassigned| {
+        unassigned.found == Found::Empty
+            && unassigned.size_bytes.is_some_and(|size| size >= status.superblock.layout.member_bytes)
+            && unassigned.sector_bytes.is_some_and(|sector| u64::from(sector) <= group.shared.geometry.sector)
     };
-    let offer = |newcomer: &Newcomer| {
-        let (slot, path, group) = (member.member.0, &newcomer.path, &group.name);
+    let offer = |unassigned: &Unassigned| {
+        let (slot, path, group) = (member.member.0, &unassigned.path, &group.name);
         format!("{path} is new and empty: purlin drive replace {group} {slot} --with {path}")
     };
-    newcomers.iter().filter(fits).map(offer).collect()
+    unassigned_drives.iter().filter(fits).map(offer).collect()
 }
 
 #[cfg(test)]
@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn a_drive_that_comes_and_goes_all_the_time_is_left_alone() {
-        let newcomers = Newcomers::default();
-        let returns: Vec<bool> = (0..7).map(|_| newcomers.may_return("eui.1")).collect();
+        let unassigned_drives = UnassignedDrives::default();
+        let returns: Vec<bool> = (0..7).map(|_| unassigned_drives.may_return("eui.1")).collect();
         assert_eq!(returns, [true, true, true, true, true, false, false]);
-        assert!(newcomers.may_return("eui.2"));
+        assert!(unassigned_drives.may_return("eui.2"));
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub struct ScrubPoint {
 }
 
 pub(super) fn check(settings: &SettingsRecord, scrub: &ScrubRecord, capacity: u64) -> Result<(), CatalogueError> {
-    let holds = |holds: bool, field| if holds { Ok(()) } else { Err(CatalogueError::Upkeep { field }) };
+    let holds = |holds: bool, field| if holds { Ok(()) } else { Err(CatalogueError::Maintenance { field }) };
     holds(settings.client_p99_us != Some(0), "client_p99_us")?;
     holds(settings.scrub_every_s != Some(0), "scrub_every_s")?;
     if let Some(last) = &scrub.last {

@@ -12,8 +12,8 @@ use format::{BLOCK, Region};
 use crate::bounded::Bounded;
 use crate::geometry::MemberIndex;
 use crate::leader::read_retried;
-use crate::lock::Turnstile;
 use crate::replay::Replay;
+use crate::semaphore::FairSemaphore;
 use crate::verify::{read_sums, sums_of};
 
 /// Most blocks of checksums in memory. Then changed blocks are written, and all blocks are dropped.
@@ -24,14 +24,14 @@ type Sums = (Vec<u8>, bool);
 
 /// Blocks of checksums in memory, for a replay.
 #[derive(Default)]
-pub(crate) struct Resums {
+pub(crate) struct RecomputedSums {
     /// By member and block number.
     blocks: RefCell<BTreeMap<(MemberIndex, u64), Sums>>,
     /// How often blocks were dropped. Blocks that were read from drives before that may be older
     /// than the blocks that were written.
     forgotten: Cell<u64>,
     /// Held by a task that writes them.
-    saving: Turnstile,
+    saving: FairSemaphore,
 }
 
 impl<E: Env> Replay<'_, E> {
@@ -56,8 +56,8 @@ impl<E: Env> Replay<'_, E> {
         if self.load(region, member, drive, block).await.is_err() {
             return vec![false; blocks];
         }
-        let resums = self.resums.blocks.borrow();
-        let (sums, _) = &resums[&(member, block)];
+        let recomputed = self.recomputed.blocks.borrow();
+        let (sums, _) = &recomputed[&(member, block)];
         let sums = sums[first * 4..].chunks_exact(4);
         sums_of(bytes).iter().zip(sums).map(|(sum, bytes)| sum.to_le_bytes() == bytes).collect()
     }
@@ -69,16 +69,16 @@ impl<E: Env> Replay<'_, E> {
     pub async fn note_sums(&self, member: MemberIndex, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
         let Some(region) = self.superblock.layout.checksums else { return Ok(()) };
         let Some(drive) = self.drive(member, None) else { return Ok(()) };
-        let most = if self.env.trouble("a recovery has many checksums") { 1 } else { BLOCKS_MAX };
-        if self.resums.blocks.borrow().len() >= most {
+        let most = if self.env.buggify("a recovery has many checksums") { 1 } else { BLOCKS_MAX };
+        if self.recomputed.blocks.borrow().len() >= most {
             self.make_room(most).await?;
         }
         let (block, first) = sum_place(&self.superblock.layout, offset);
         if self.load(region, member, drive, block).await.is_err() {
             return self.give_up(member);
         }
-        let mut resums = self.resums.blocks.borrow_mut();
-        let (sums, changed) = resums.get_mut(&(member, block)).expect("it was loaded");
+        let mut recomputed = self.recomputed.blocks.borrow_mut();
+        let (sums, changed) = recomputed.get_mut(&(member, block)).expect("it was loaded");
         for (place, sum) in sums[first * 4..].chunks_exact_mut(4).zip(sums_of(bytes)) {
             *changed |= place != sum.to_le_bytes();
             place.copy_from_slice(&sum.to_le_bytes());
@@ -91,7 +91,7 @@ impl<E: Env> Replay<'_, E> {
     ///
     /// # Errors
     /// As for [`Replay::note_sums`].
-    pub async fn resum_zone(&self, zone: u64) -> Result<u64, BlockError> {
+    pub async fn recompute_zone(&self, zone: u64) -> Result<u64, BlockError> {
         if self.superblock.layout.checksums.is_none() {
             return Ok(0);
         }
@@ -141,19 +141,19 @@ impl<E: Env> Replay<'_, E> {
     /// # Errors
     /// As for [`Replay::note_sums`].
     pub async fn save_sums(&self) -> Result<(), BlockError> {
-        let _turn = self.resums.saving.enter().await;
+        let _turn = self.recomputed.saving.enter().await;
         self.write_changed().await
     }
 
     /// With `most` blocks or more, writes the changed ones, and drops all that did not change again
     /// meanwhile.
     async fn make_room(&self, most: usize) -> Result<(), BlockError> {
-        let _turn = self.resums.saving.enter().await;
+        let _turn = self.recomputed.saving.enter().await;
         // The previous holder of the lock may have made room already.
-        if self.resums.blocks.borrow().len() >= most {
+        if self.recomputed.blocks.borrow().len() >= most {
             self.write_changed().await?;
-            self.resums.blocks.borrow_mut().retain(|_, (_, changed)| *changed);
-            self.resums.forgotten.set(self.resums.forgotten.get() + 1);
+            self.recomputed.blocks.borrow_mut().retain(|_, (_, changed)| *changed);
+            self.recomputed.forgotten.set(self.recomputed.forgotten.get() + 1);
         }
         Ok(())
     }
@@ -162,7 +162,7 @@ impl<E: Env> Replay<'_, E> {
         let Some(region) = self.superblock.layout.checksums else { return Ok(()) };
         // By member. Each member writes its blocks one after the other.
         let mut taken: BTreeMap<MemberIndex, Vec<(u64, BufMut)>> = BTreeMap::new();
-        for (&(member, block), (sums, changed)) in self.resums.blocks.borrow_mut().iter_mut() {
+        for (&(member, block), (sums, changed)) in self.recomputed.blocks.borrow_mut().iter_mut() {
             if mem::take(changed) {
                 taken.entry(member).or_default().push((block, BufMut::copy_of(sums)));
             }
@@ -183,8 +183,8 @@ impl<E: Env> Replay<'_, E> {
         drive: &Bounded<'_, E>,
         block: u64,
     ) -> Result<(), DriveError> {
-        while !self.resums.blocks.borrow().contains_key(&(member, block)) {
-            let forgotten = self.resums.forgotten.get();
+        while !self.recomputed.blocks.borrow().contains_key(&(member, block)) {
+            let forgotten = self.recomputed.forgotten.get();
             let know = (&self.superblock.layout, &self.shared.geometry, &self.shared.map);
             let (mut sums, mut computed) = read_sums(self.env, drive, &region, know, member, block).await?;
             if computed {
@@ -193,8 +193,8 @@ impl<E: Env> Replay<'_, E> {
                 self.look_after(member).await.map_err(|_| DriveError::Gone)?;
                 (sums, computed) = read_sums(self.env, drive, &region, know, member, block).await?;
             }
-            if self.resums.forgotten.get() == forgotten {
-                self.resums.blocks.borrow_mut().entry((member, block)).or_insert((sums, computed));
+            if self.recomputed.forgotten.get() == forgotten {
+                self.recomputed.blocks.borrow_mut().entry((member, block)).or_insert((sums, computed));
             }
         }
         Ok(())

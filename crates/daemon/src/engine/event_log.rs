@@ -18,12 +18,12 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// A rate limiter: when an event was last logged, and how often it happened since.
 #[derive(Debug, Default)]
-struct Seldom {
+struct RateLimiter {
     said: Option<Instant>,
     count: u64,
 }
 
-impl Seldom {
+impl RateLimiter {
     /// Counts an event. `Some` if it is to be logged: the count since the last line.
     fn happened(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
@@ -49,7 +49,7 @@ struct Log {
     /// Its current name.
     group: Arc<RwLock<String>>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
-    seldom: RefCell<BTreeMap<(DriveId, Repeated), Seldom>>,
+    rate_limiters: RefCell<BTreeMap<(DriveId, Repeated), RateLimiter>>,
 }
 
 /// Makes the function that logs the events of a group's drives.
@@ -57,7 +57,7 @@ pub(super) fn log_events(
     group: Arc<RwLock<String>>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
 ) -> Box<dyn Fn(Event) + Send> {
-    let log = Log { group, drives, seldom: RefCell::default() };
+    let log = Log { group, drives, rate_limiters: RefCell::default() };
     Box::new(move |event| log.say(event))
 }
 
@@ -70,7 +70,7 @@ impl Log {
 
     /// The count of an event, if it is to be logged now.
     fn times(&self, drive: DriveId, what: Repeated) -> Option<u64> {
-        self.seldom.borrow_mut().entry((drive, what)).or_default().happened(Instant::now())
+        self.rate_limiters.borrow_mut().entry((drive, what)).or_default().happened(Instant::now())
     }
 
     fn say(&self, event: Event) {
@@ -176,10 +176,10 @@ mod tests {
 
     #[test]
     fn what_happens_often_to_a_drive_is_said_seldom_and_with_its_number() {
-        let (mut seldom, now) = (Seldom::default(), Instant::now());
-        assert_eq!(seldom.happened(now), Some(1));
-        assert_eq!((seldom.happened(now), seldom.happened(now + EVERY / 2)), (None, None));
-        assert_eq!(seldom.happened(now + EVERY), Some(3));
-        assert_eq!(seldom.happened(now + EVERY), None);
+        let (mut rate_limiters, now) = (RateLimiter::default(), Instant::now());
+        assert_eq!(rate_limiters.happened(now), Some(1));
+        assert_eq!((rate_limiters.happened(now), rate_limiters.happened(now + EVERY / 2)), (None, None));
+        assert_eq!(rate_limiters.happened(now + EVERY), Some(3));
+        assert_eq!(rate_limiters.happened(now + EVERY), None);
     }
 }

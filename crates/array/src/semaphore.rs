@@ -7,7 +7,7 @@ use std::rc::Rc;
 use drive::{Sender, oneshot};
 
 /// Lets one task in at a time, or a number of them, in order of arrival.
-pub struct Turnstile(Rc<State>);
+pub struct FairSemaphore(Rc<State>);
 
 struct State {
     free: Cell<usize>,
@@ -18,16 +18,16 @@ struct State {
 /// task went away while it waited, the permit is dropped unseen, and goes on to the task after it.
 pub struct Turn(Rc<State>);
 
-impl Default for Turnstile {
-    fn default() -> Turnstile {
-        Turnstile::for_tasks(1)
+impl Default for FairSemaphore {
+    fn default() -> FairSemaphore {
+        FairSemaphore::for_tasks(1)
     }
 }
 
-impl Turnstile {
+impl FairSemaphore {
     /// Lets `count` tasks in at a time.
-    pub fn for_tasks(count: usize) -> Turnstile {
-        Turnstile(Rc::new(State { free: Cell::new(count), waiting: RefCell::default() }))
+    pub fn for_tasks(count: usize) -> FairSemaphore {
+        FairSemaphore(Rc::new(State { free: Cell::new(count), waiting: RefCell::default() }))
     }
 
     /// Takes a permit if one is free.
