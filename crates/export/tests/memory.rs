@@ -1,5 +1,5 @@
-//! Many namespaces, many connections: how much memory they take. In a program of their own, whose
-//! memory is measured, one after the other.
+//! The memory that many namespaces and many connections take. This is a program of its own, because
+//! its memory is measured. Its tests run one after the other.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -20,7 +20,7 @@ use nvme::tcp::{Digests, Kind};
 
 const NAMESPACES: u32 = 1000;
 
-/// Each with an admin queue and three I/O queues.
+/// Each host has an admin queue and three I/O queues.
 const HOSTS: u8 = 64;
 
 /// Held by the test whose memory is measured.
@@ -30,7 +30,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Resident memory of this process in bytes, both ends of all connections.
+/// Resident memory of this process in bytes, with both ends of all connections.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -59,7 +59,7 @@ fn a_thousand_namespaces_and_256_connections_are_served_within_a_mebibyte_for_ea
     assert_eq!(connections, 256);
 
     assert_eq!(hosts[0].0.namespaces().len(), NAMESPACES as usize);
-    // Every namespace is used, and every queue uses several, among them ones that others use.
+    // Every namespace is used. Every queue uses several, and shares some with other queues.
     let mut nsid = 0;
     for round in 0..8 {
         for (index, queue) in hosts.iter_mut().flat_map(|(_, queues)| queues).enumerate() {
@@ -70,7 +70,7 @@ fn a_thousand_namespaces_and_256_connections_are_served_within_a_mebibyte_for_ea
             assert_eq!(queue.execute(io::read(place, BLOCK), &[], BLOCK).data(), data);
         }
     }
-    // However many namespaces a queue has used, it is one.
+    // A queue that uses many namespaces counts once.
     let connected = target.portal.connected();
     let one = HostConnections { controllers: 1, queues: 3 };
     assert!(connected.len() == usize::from(HOSTS) && connected.values().all(|host| *host == one), "{connected:?}");
@@ -78,7 +78,7 @@ fn a_thousand_namespaces_and_256_connections_are_served_within_a_mebibyte_for_ea
     assert!(each < MIB, "{each} bytes for each connection, both ends and what was written included");
     println!("{} KiB for each connection, both ends and what was written included", each >> 10);
 
-    // A queue that uses all of them, more than once, does not keep all that it has had of each.
+    // A queue that uses all namespaces, more than once, does not keep state for each of them.
     let before = resident_bytes();
     let (used_before, queues) = (used(&states), 8);
     for (_, of_host) in hosts.iter_mut().take(queues) {
@@ -97,7 +97,7 @@ fn a_thousand_namespaces_and_256_connections_are_served_within_a_mebibyte_for_ea
     );
 }
 
-/// Whether nobody has ended it.
+/// Whether the target has not ended the connection.
 fn is_open(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     stream.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
@@ -116,13 +116,13 @@ fn ten_thousand_connections_without_a_handshake_are_bounded_and_disturb_nobody()
         .map(|number| {
             let mut stream = TcpStream::connect(target.address).unwrap();
             if number % 3 == 0 {
-                // Some begin, and stop in the middle. It may be closed already.
+                // Some begin, and stop in the middle. The connection may be closed already.
                 let _ = stream.write_all(&initialize(Kind::IcReq, 0, BOTH, 0)[..100]);
             }
             stream
         })
         .collect();
-    // Others get in at once, not when all of these have waited too long.
+    // Other hosts get in at once, without waiting for the timeouts of these.
     for id in 20..30 {
         let controller = Controller::with(target.address, wish(id), BOTH).unwrap();
         let place = Blocks { nsid: 1, first: 2000, count: 1 };

@@ -1,12 +1,11 @@
-//! Every target runs its corpus, what is next to it, and a fixed number of mutated inputs.
+//! Every target runs its corpus, inputs close to it, and a fixed number of mutated inputs.
 
 #![forbid(unsafe_code)]
 
 use fuzz::{Plan, TARGETS, corpus, find, fuzz};
 
-/// Runs a target as far as there is time for in every test run. `runs` is chosen so that all
-/// targets together take some seconds in a build of the tests; `docs/fuzzing.md` says how to go on
-/// by hand.
+/// Runs a target for as long as every test run has time for. `runs` is chosen so that all targets
+/// together take some seconds in a test build. `docs/fuzzing.md` describes longer runs by hand.
 fn keeps_its_promises(name: &str, neighbours_max: usize, runs: u64) {
     let target = find(name).expect("a target of this name");
     let inputs = corpus::load(target).expect("the corpus is readable");

@@ -3,10 +3,11 @@
 //! ```text
 //! iops drive SPEC [read|write] [block bytes] [queue depth] [seconds] [spin us]
 //! iops passthrough SPEC [read|write] [block bytes] [queue depth] [seconds] [rounds]
-//!                             an NVMe namespace by pass-through beside its block device, in turns; overwrites its first 1 GiB
-//! iops tasks                  what one poll of a task costs
-//! iops mailbox                what a message to another shard and back costs
-//! iops idle [seconds]         what two idle shards cost
+//!                             an NVMe namespace by pass-through beside its block device, in turns;
+//!                             overwrites its first 1 GiB
+//! iops tasks                  the cost of one poll of a task
+//! iops mailbox                the cost of a message to another shard and back
+//! iops idle [seconds]         the cost of two idle shards
 //! ```
 
 use std::cell::Cell;
@@ -83,24 +84,24 @@ struct Job {
     depth: u64,
     seconds: u64,
     spin_us: u64,
-    /// Bytes of the drive that are used at most.
+    /// The most bytes of the drive that are used.
     range_bytes: u64,
     passthrough: bool,
 }
 
-/// What a job came to: operations in a second, and in a second of CPU time of the shard's thread.
+/// The result of a job: operations per second, and per second of CPU time of the shard's thread.
 struct Rates {
     by_wall: f64,
     by_cpu: f64,
 }
 
-/// The block device and pass-through in turns. The ratios count, above 1 where pass-through is
-/// faster.
+/// Measures the block device and pass-through in turns. Only the ratios count: above 1,
+/// pass-through is faster.
 fn compare_passthrough(job: &Job, rounds: u64) -> Result<(), Error> {
     let turn = |passthrough| measure(&Job { passthrough, spec: job.spec.clone(), ..*job });
     let mut ratios = Vec::new();
     for round in 0..rounds {
-        // Who goes first changes.
+        // The order alternates.
         let first = turn(round % 2 == 1)?;
         let second = turn(round % 2 == 0)?;
         let (block, passed) = if round % 2 == 0 { (first, second) } else { (second, first) };
@@ -197,7 +198,8 @@ fn measure(job: &Job) -> Result<Rates, Error> {
     Ok(rates)
 }
 
-/// Writes what is used of the drive once, so that reads find memory or blocks behind every address.
+/// Writes the used range of the drive once, so that reads find memory or blocks behind every
+/// address.
 async fn fill(env: &ShardEnv, drive: &runtime::Drive, size: u64) {
     let mut offset = 0;
     while offset < size {

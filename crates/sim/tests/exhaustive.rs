@@ -38,7 +38,7 @@ fn every_crash_of_every_two_requests_keeps_what_was_promised_with_up_to_m_member
 
 #[test]
 fn every_crash_in_every_recovery_keeps_what_was_promised() {
-    // Two members of RAID 6 would take more than a minute.
+    // With two lost members, RAID 6 would take more than a minute.
     for level in ["raid5", "raid6"] {
         assert_none(&check(level, &Extent { crashes: 2, degraded: 1, lost: 1, ..extent(level, 1) }));
     }

@@ -1,14 +1,14 @@
-//! Answers of a daemon that are written here, for what no daemon of a test can do: put another
-//! program in the place of its process, which is the test's, and make block devices of the kernel.
-//! `tests/path` and `tests/vm` have daemons that do.
+//! Scripted answers of a daemon, for operations that a daemon in a test cannot do: replace its
+//! process (which is the test's) by another program, and create block devices of the kernel.
+//! `tests/path` and `tests/vm` have daemons that can.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 
 use crate::{Said, purlin};
 
-/// Runs a command against a daemon that is asked for exactly these things, method and path, and
-/// answers like this.
+/// Runs a command against a daemon that expects exactly these requests, method and path, and
+/// returns these answers.
 pub fn answered(line: &str, script: &[(&str, u16, &str)]) -> Said {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Namespaces of other machines that the daemon makes block devices of this one.
+//! Namespaces of other machines as local block devices.
 
 use api::{Import, ImportList};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::answers::answered;
 
 const NQN: &str = "nqn.2026-11.com.example:shelf";
 
-/// The import of docs/cli/json.md that is a namespace, with a path more.
+/// The import of docs/cli/json.md that is a namespace, with one more path.
 fn disk() -> Value {
     let page = include_str!("../../../../docs/cli/json.md");
     let (_, example) = page.split_once("<!-- type: NvmeConnectionList -->\n```json\n").unwrap();

@@ -1,4 +1,4 @@
-//! docs/cli/json.md says what `--output json` prints: every field, and no other.
+//! docs/cli/json.md describes the output of `--output json`: every field, and no other.
 
 use api::*;
 use serde::Serialize;
@@ -20,7 +20,7 @@ fn examples() -> Vec<(String, String)> {
     examples
 }
 
-/// Read as the type and written again it is the same: no field is missing, and none is too much.
+/// Parsed as the type and encoded again it is the same: no field is missing, and none is too much.
 fn is_exactly<T: DeserializeOwned + Serialize>(example: &str) {
     let read: T = serde_json::from_str(example).unwrap_or_else(|e| panic!("{e} in {example}"));
     let shown: Value = serde_json::from_str(example).unwrap();
@@ -96,7 +96,7 @@ fn json_is_what_the_daemon_says() {
     let daemon = Daemon::start();
     daemon.foreign("ext4");
     let json = |line: &str| daemon.ok(&format!("{line} --output json"));
-    // Before there is a group in memory, which would be lost.
+    // These come before there is a group in memory, which would be lost.
     daemon.program("next");
     is_exactly::<Changed<Upgrade>>(&json("upgrade --program DIR/next --dry-run"));
     is_exactly::<Imported>(&json("group import-md --drives DIR/ext4 --dry-run"));

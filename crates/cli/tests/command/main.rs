@@ -29,11 +29,11 @@ use bench::{Bench, end};
 use daemon::http::{HttpOptions, Server};
 use tokio::sync::watch;
 
-/// A daemon on a socket in a folder of its own; both go with it.
+/// A daemon on a socket in a folder of its own. Both are removed with it.
 ///
-/// In lines for it, and in what it says, `DIR` is that folder, `HOST` a loopback address of its
-/// own, and `###` the end of the names of its memory drives: those are known in the whole process.
-/// It is as long as what it stands for, so that tables stay aligned.
+/// In its command lines and output, `DIR` is that folder, `HOST` a loopback address of its own, and
+/// `###` the end of the names of its memory drives: those are shared by the whole process. The mark
+/// is as long as the text that it replaces, so that tables stay aligned.
 struct Daemon {
     bench: Arc<Bench>,
     host: String,
@@ -42,7 +42,7 @@ struct Daemon {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// What a command said and how it ended.
+/// The output and exit status of a command.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     code: i32,
@@ -121,14 +121,14 @@ impl Daemon {
         std::fs::File::create(self.file(name)).unwrap().set_len(64 << 20).unwrap();
     }
 
-    /// A program that says that it is another version of the daemon.
+    /// A program that reports another version of the daemon.
     fn program(&self, name: &str) {
         use std::os::unix::fs::PermissionsExt;
         std::fs::write(self.file(name), "#!/bin/sh\necho purlind 9.8.7\n").unwrap();
         std::fs::set_permissions(self.file(name), std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// The words of a line with what stands for names of this test.
+    /// Replaces the placeholders of this test in a line.
     fn words(&self, line: &str) -> String {
         let folder = self.bench.directory.display().to_string();
         line.replace("DIR", &folder).replace("HOST", &self.host).replace("###", &self.mark)
@@ -144,14 +144,15 @@ impl Daemon {
         said
     }
 
-    /// Runs a command that must succeed and say nothing on stderr; gives its output.
+    /// Runs a command that must succeed without output on stderr. Returns its output.
     fn ok(&self, line: &str) -> String {
         let said = self.run(line);
         assert_eq!((said.code, said.err.as_str()), (0, ""), "{line}: {}", said.out);
         said.out
     }
 
-    /// Runs a command that must fail with status 1 and say nothing on stdout; gives its sentence.
+    /// Runs a command that must fail with status 1 without output on stdout. Returns its error
+    /// message.
     fn fails(&self, line: &str) -> String {
         let said = self.run(line);
         assert_eq!((said.code, said.out.as_str()), (1, ""), "{line}: {}", said.err);
@@ -168,15 +169,15 @@ impl Drop for Daemon {
     }
 }
 
-/// A text with columns two spaces apart: where what stands for names of a test is longer or shorter
-/// than those.
+/// A text with its columns two spaces apart, for placeholders that are longer or shorter than the
+/// text that they replace.
 fn narrow(text: &str) -> String {
     let line =
         |line: &str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join("  ");
     text.lines().map(|text| line(text) + "\n").collect()
 }
 
-/// A text with each random identity written as zeroes.
+/// A text with each random identity replaced by zeroes.
 fn without_identities(text: &str) -> String {
     let mut shown = text.to_owned();
     let zero = "00000000-0000-0000-0000-000000000000";
@@ -194,9 +195,9 @@ fn without_identities(text: &str) -> String {
 
 /// Runs `purlin` with nothing on stdin and no terminal.
 ///
-/// The daemon is in this process: a test beside this one that begins a command has its child hold
-/// all descriptors, and with them the locks of drives that were just closed, until it executes. So
-/// a drive that is locked is asked for again; a refusal has changed nothing.
+/// The daemon is in this process. If another test starts a command meanwhile, its child holds all
+/// descriptors, and with them the locks of drives that were just closed, until its exec. So a
+/// command on a locked drive is retried. A refusal has changed nothing.
 fn purlin(socket: &Path, line: &str) -> Said {
     for _ in 0..200 {
         let said = purlin_once(socket, line);
@@ -218,7 +219,7 @@ fn purlin_once(socket: &Path, line: &str) -> Said {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // An answer on a pipe is no answer: questions are for terminals.
+    // An answer on a pipe does not count: questions need a terminal.
     let _ = child.stdin.take().unwrap().write_all(b"y\ny\n");
     let output = child.wait_with_output().unwrap();
     Said {

@@ -1,4 +1,4 @@
-//! What the command says when it does not do what it was told: word by word.
+//! The exact error messages of the command when it refuses a request.
 
 use crate::{Daemon, client, purlin};
 
@@ -151,7 +151,7 @@ fn a_question_without_a_terminal_is_refused_and_nothing_happens() {
         ),
         ("volume delete tank/scratch", "this destroys volume tank/scratch and all that is on it"),
         ("volume resize tank/scratch --size 16MiB", "this destroys the last 48 MiB of volume tank/scratch"),
-        // Of whole blocks it loses one.
+        // In whole blocks it loses one.
         ("volume resize tank/scratch --size 67100673", "this destroys the last 4 KiB of volume tank/scratch"),
         ("spare add tank DIR/ext4 --wipe-foreign", "this overwrites what DIR/ext4 holds"),
     ] {
@@ -186,7 +186,7 @@ fn connected_clients_keep_a_group_from_being_stopped_and_from_being_deleted() {
     assert!(daemon.ok("volume list").contains("tank/db"));
     daemon.ok("export delete tank-3");
     drop((client, others));
-    // It is noticed a moment later that they are gone.
+    // The daemon notices a moment later that they are gone.
     while daemon.ok("export show tank-2 --output json").contains("\"connection_count\": 1") {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -377,7 +377,7 @@ fn what_the_daemon_cannot_do_for_a_namespace_is_refused_before_it_is_asked() {
     assert!(daemon.ok("import list").starts_with("no imports"));
 }
 
-/// What a tool of other software made, with its size: the sectors that are not zero, as
+/// An image made by other software, with its size: the sectors that are not zero, as
 /// `format/tests/foreign/make.sh` stores them.
 fn made_by_others(name: &str) -> (u64, Vec<(u64, Vec<u8>)>) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../format/tests/foreign");
@@ -413,8 +413,8 @@ fn what_other_software_keeps_on_a_drive_is_named_and_left_as_it_is() {
         ("xfs", "XFS file system"),
     ] {
         let (bytes, sectors) = made_by_others(name);
-        // Smaller ones would be refused as too small. What lies at the end of one then lies in its
-        // middle.
+        // Smaller files would be refused as too small. Data from the end of a small image is then
+        // in the middle.
         let bytes = bytes.max(64 << 20);
         let file = std::fs::File::create_new(daemon.file(name)).unwrap();
         file.set_len(bytes).unwrap();

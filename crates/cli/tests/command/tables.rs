@@ -1,4 +1,4 @@
-//! What people see. Figures that no daemon has at will are in `src/examples.rs`.
+//! The output for people. Figures that a daemon cannot produce at will are in `src/examples.rs`.
 
 use insta::assert_snapshot;
 
@@ -269,8 +269,8 @@ fn a_secret_on_the_command_line_and_a_file_without_one_are_refused() {
     );
 }
 
-/// `group show` without what is drawn by lot, the identity, and when within the last tenth of its
-/// interval the next scrub is; and without what follows the machine and the load.
+/// `group show` without random values: the identity, and the start of the next scrub within the
+/// last tenth of its interval; and without values that depend on the machine and the load.
 fn settled(text: &str) -> String {
     let line = |line: &str| match line {
         scrub if scrub.starts_with("next scrub  ") => "next scrub    LATER\n".to_owned(),
@@ -292,7 +292,7 @@ fn tables_are_aligned_and_have_no_borders() {
     assert_snapshot!("volume_list", daemon.ok("volume list"));
     assert_snapshot!("volume_show", daemon.ok("volume show tank/db"));
     assert_snapshot!("drive_show", daemon.ok("drive show mem:a###"));
-    // Without the columns of how long operations took.
+    // Without the latency columns.
     let listed = daemon.ok("drive list");
     let cells = |line: &str| {
         let all: Vec<&str> = line.split_whitespace().collect();
@@ -470,7 +470,7 @@ fn help_has_examples_for_every_command() {
     visit(&line);
 }
 
-/// docs/cli/README.md names those of them that change something.
+/// docs/cli/README.md lists the ones that change something.
 #[test]
 fn these_commands_go_without_a_dry_run() {
     use clap::CommandFactory;
@@ -552,7 +552,7 @@ fn groups_and_volumes_are_renamed_and_groups_found_and_started_by_their_names() 
         "GROUP  LEVEL  FOUND  STATE      UUID\nlake   raid1    2/2  can start  {uuid}\n\nlake ({uuid})\n\
          drives: DIR/d1 DIR/d2\nstart:  purlin group start lake\n\nno part of any group:\nDIR/d3: holds no group\n"
     );
-    // No shell expands it.
+    // No shell expands the pattern.
     assert_eq!(without_identities(&daemon.ok("group scan --drives DIR/d[1-3]")), found);
     assert_eq!(daemon.ok("group start lake"), "started group lake: raid1, optimal, 63.1 MiB\n");
     daemon.ok("group stop lake");

@@ -1,5 +1,5 @@
-//! The command on a terminal: a pseudo-terminal of the kernel, and an emulator that says what a
-//! person would see.
+//! The command on a terminal: a pseudo-terminal of the kernel, and an emulator that returns the
+//! text that a user would see.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use crate::Daemon;
 const ROWS: u16 = 24;
 const COLUMNS: u16 = 160;
 
-/// How long anything may take until it can be seen.
+/// The time limit for any output to appear.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A command that runs on a terminal of its own, which is its controlling one.
@@ -37,7 +37,7 @@ impl Terminal {
         let path = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
         let open = || File::options().read(true).write(true).open(&path).unwrap();
         let child = Command::new("setsid")
-            // Whoever runs this in the background may have Ctrl-C ignored, which is inherited.
+            // A caller that runs this in the background may ignore Ctrl-C, which is inherited.
             .args(["--ctty", "env", "--default-signal=INT", env!("CARGO_BIN_EXE_purlin")])
             .args(daemon.words(line).split_whitespace())
             .env("PURLIN_SOCKET", daemon.file("purlind.sock"))
@@ -52,7 +52,7 @@ impl Terminal {
         let screen = Arc::new(Mutex::new(vt100::Parser::new(ROWS, COLUMNS, 0)));
         let keyboard = File::from(OwnedFd::try_clone(&ours).unwrap());
         let (mut picture, drawn) = (File::from(ours), screen.clone());
-        // It ends when nobody has the terminal's other end any more.
+        // The thread ends when no process has the terminal's other end open any more.
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(read @ 1..) = picture.read(&mut bytes) {
@@ -66,12 +66,12 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// What is on the screen.
+    /// The text on the screen.
     fn text(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
     }
 
-    /// Waits until the screen shows what it is to show.
+    /// Waits until the screen shows the expected text.
     fn shows(&self, what: &str) -> String {
         self.shows_that(what, |text| text.contains(what))
     }
@@ -88,8 +88,8 @@ impl Terminal {
         }
     }
 
-    /// Waits for the command's end: its exit status, if no signal ended it, and what is on the
-    /// screen then.
+    /// Waits for the command's end. Returns its exit status, if no signal ended it, and the text on
+    /// the screen then.
     fn ends(&mut self) -> (Option<i32>, String) {
         let begin = Instant::now();
         let code = loop {
@@ -106,7 +106,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // A test that failed leaves nothing that runs.
+        // A failed test leaves no running command.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -153,7 +153,7 @@ fn a_group_goes_for_its_name_only() {
         let (ended, text) = terminal.ends();
         assert_eq!(ended, Some(code), "{text}");
         assert!(text.ends_with(&format!("{question} {}\n{rest}", answer.trim_end())), "{text}");
-        // What is destroyed has a line of its own each.
+        // Each destroyed object has a line of its own.
         assert!(text.contains("  destroy the volume \"tank/db\" of "), "{text}");
         assert_eq!(text.matches("  erase the group \"tank\" from ").count(), 6, "{text}");
     }
@@ -273,7 +273,7 @@ fn who_waits_for_a_daemon_that_starts_is_told() {
     let mut terminal = Terminal::run(&daemon, "group list");
     let told = "purlin: the daemon has not answered yet: it may be starting, or busy with this";
     assert_eq!(terminal.shows("has not answered yet").trim_end(), told);
-    // Now it takes the connection.
+    // Now the daemon accepts the connection.
     let (mut from, mut to) = (listener.accept().unwrap().0, UnixStream::connect(&aside).unwrap());
     let (mut answers, mut asker) = (to.try_clone().unwrap(), from.try_clone().unwrap());
     let asks = std::thread::spawn(move || std::io::copy(&mut from, &mut to));
@@ -284,6 +284,6 @@ fn who_waits_for_a_daemon_that_starts_is_told() {
     let _ = asks.join();
     drop(listener);
     std::fs::rename(&aside, &socket).unwrap();
-    // Whoever is answered in time is not.
+    // A command that is answered in time prints no such message.
     assert!(!Terminal::run(&daemon, "group list").ends().1.contains("answered"));
 }

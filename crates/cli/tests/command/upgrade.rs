@@ -1,4 +1,4 @@
-//! What is planned by a daemon, and what the command says of how it went.
+//! The daemon's plan of an upgrade, and the command's report of the result.
 
 use crate::answers::answered;
 use crate::{Daemon, Said};

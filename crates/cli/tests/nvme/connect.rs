@@ -16,7 +16,7 @@ use crate::{HOST, Home};
 
 const SIZE: u64 = 4 * MIB;
 
-/// `purlin nvme connect`, and where it serves.
+/// `purlin nvme connect`, and the place where it serves.
 struct Served<'a> {
     home: &'a Home,
     child: Child,
@@ -113,8 +113,7 @@ fn requests_of_any_alignment_agree_with_a_model() {
                 model[range].fill(0);
             }
             3 => {
-                // Whole blocks are given back, and read as zeroes here; what is left of others
-                // stays.
+                // Whole blocks are discarded, and read as zeroes here. Partial blocks stay.
                 done(&mut client, &client::request(0, cmd::TRIM, 4, offset, len as u32));
                 let block = BLOCK as usize;
                 let (start, end) = (range.start.next_multiple_of(block), range.end / block * block);
@@ -203,7 +202,7 @@ fn a_process_that_was_killed_leaves_nothing_that_lasts() {
     assert!(served.listed().connections.is_empty());
     let left = std::fs::read_dir(home.0.join("purlin/nvme")).unwrap().count();
     assert_eq!(left, 0, "its file is removed");
-    // The socket that is left over is no obstacle; one that is served is.
+    // A leftover socket file is no obstacle, but a served socket is.
     let again = Served::start(&home, &target.address.to_string(), "");
     let socket = again.socket.display();
     let said = home.fails(&format!("nvme connect {} {} {HOST} --nbd unix:{socket}", target.address, subsystem()));

@@ -14,7 +14,7 @@ use cli::nvme::reports::{NvmeBench, NvmeDiscovery};
 use common::proxy::Proxy;
 use common::{MIB, Target, Volume, eventually, offer, only, subsystem};
 
-/// A folder of its own for what a user keeps.
+/// A folder for a user's files.
 struct Home(PathBuf);
 
 impl Home {
@@ -36,7 +36,7 @@ impl Home {
         self.command(line).output().unwrap()
     }
 
-    /// The output of a command that succeeds and says nothing else.
+    /// The output of a command that succeeds and prints nothing on stderr.
     fn ok(&self, line: &str) -> String {
         let Output { status, stdout, stderr } = self.run(line);
         let said = String::from_utf8(stderr).unwrap();
@@ -44,7 +44,7 @@ impl Home {
         String::from_utf8(stdout).unwrap()
     }
 
-    /// The sentence of a command that fails.
+    /// The error message of a command that fails.
     fn fails(&self, line: &str) -> String {
         let Output { status, stdout, stderr } = self.run(line);
         assert!(!status.success() && stdout.is_empty(), "{line}");
@@ -99,7 +99,7 @@ fn referrals_are_followed_once_and_those_that_lead_nowhere_are_told() {
     let (other, _other_volume, _) = Target::disk(MIB);
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     target.portal.refer([other.address, closed].into());
-    // In a circle, and to itself.
+    // Referrals in a circle, and to itself.
     other.portal.refer([target.address, other.address].into());
     let json = home.ok(&format!("nvme discover {} {HOST} --output json", target.address));
     let found: NvmeDiscovery = serde_json::from_str(&json).unwrap();
@@ -170,7 +170,7 @@ fn a_benchmark_over_two_paths_goes_on_when_one_is_cut() {
         assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
         let found: NvmeBench = serde_json::from_slice(&stdout).unwrap();
         assert_eq!(found.addresses, [proxies[0].address.to_string(), proxies[1].address.to_string()]);
-        // Of those that were cut off some were served twice.
+        // Some reads on the paths that were cut were served twice.
         assert!(found.request_count <= reads().iter().sum::<u64>(), "{} of {:?}", found.request_count, reads());
         assert!(found.request_count > left, "{}", found.request_count);
     });
@@ -232,7 +232,7 @@ fn a_target_that_wants_tls_is_reached_with_the_key_and_not_without() {
         let table = home.ok(&format!("nvme discover {} {HOST} {secure}", target.address));
         assert!(table.lines().any(|line| line.contains("nvme") && line.contains("yes")), "{table}");
     }
-    // The one needs the other, and a key on the command line is read by everybody.
+    // Each option needs the other, and other users could read a key on the command line.
     for wrong in ["--tls".to_owned(), format!("--tls-key {own}"), format!("--tls --tls-key {}", text.trim())] {
         assert_eq!(home.run(&format!("nvme bench {at} {wrong}")).status.code(), Some(2), "{wrong}");
     }

@@ -1,4 +1,4 @@
-//! Groups that could not be started when the daemon was.
+//! Groups that could not be started when the daemon started.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ async fn a_group_that_could_not_be_started_is_tried_again_by_itself_once_its_dri
     let engine = bench.engine().await;
     bench.create(&engine, bench.request("tank", Level::Raid5, 3)).await;
     end(engine).await;
-    // Files have no events: it is as with an adapter that works again.
+    // Files have no events: this is like an adapter that works again.
     let drives: Vec<String> = (0..3).map(|index| bench.drive(&format!("tank-{index}"))).collect();
     let aside = |drive: &String| format!("{drive}.aside");
     drives[1..].iter().for_each(|drive| std::fs::rename(drive, aside(drive)).unwrap());
@@ -52,7 +52,7 @@ async fn a_group_that_could_not_be_started_is_shown_keeps_its_name_and_can_be_fo
     assert_eq!(engine.status().await.unwrap().not_started, std::slice::from_ref(shown));
     assert_eq!(engine.groups().await.unwrap(), []);
 
-    // Nothing takes its name: it could never be started again.
+    // Another group cannot take its name: the absent group could then never be started again.
     let other = GroupCreate { dry_run: false, ..bench.request("tank", Level::Raid1, 2) };
     let other = GroupCreate { drives: vec![bench.drive("a"), bench.drive("b")], ..other };
     let refused = bench.try_create(&engine, other.clone()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! How an address reaches a volume is what an operator said last, also after a restart.
+//! The ANA state of an address is the operator's last choice, also after a restart.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use nvme::{Nqn, Status};
 use crate::bench::*;
 use crate::nvme_host::NvmeHost;
 
-/// A volume at two addresses over NVMe/TCP, by identity of the export, and over NBD.
+/// A volume at two addresses over NVMe/TCP, and over NBD.
 async fn exports(bench: &Bench, engine: &Arc<Engine>) -> ([Export; 2], Export) {
     bench.create(engine, bench.request("tank", Level::Raid1, 2)).await;
     let volume = serde_json::json!({ "group": "tank", "volume": "db", "size_bytes": 8 << 20 });
@@ -38,7 +38,7 @@ async fn shown(engine: &Engine) -> Vec<Option<AnaState>> {
     engine.exports().await.unwrap().iter().map(|export| export.ana).collect()
 }
 
-/// How a read ends at an address.
+/// The status of a read at an address.
 async fn read(export: &Export) -> Status {
     let (address, subsystem): (String, Nqn) = (export.address.clone(), export.nqn.clone().unwrap().parse().unwrap());
     let asking = tokio::task::spawn_blocking(move || {
@@ -60,14 +60,14 @@ async fn an_address_that_is_closed_refuses_commands_until_it_is_opened_also_afte
     assert_eq!(changed.object.unwrap().ana, Some(AnaState::Inaccessible));
     engine.export_set(&two.id, update(AnaState::NonOptimized)).await.unwrap();
     assert_eq!([read(&one).await, read(&two).await], [Status::ACCESS_INACCESSIBLE, Status::SUCCESS]);
-    // The last way.
+    // This is the last path.
     let planned = ExportUpdate { dry_run: true, ..update(AnaState::Inaccessible) };
     let planned = engine.export_set(&two.id, planned).await.unwrap();
     let warning = "no other address reaches tank/db: what hosts ask of it waits, or fails where they do not wait";
     assert_eq!((planned.dry_run, &planned.warnings[..]), (true, &[warning.to_owned()][..]));
     let expected = [Some(AnaState::Inaccessible), Some(AnaState::NonOptimized), None];
     assert_eq!(shown(&engine).await, expected, "a dry run changes nothing");
-    // Other changes leave it as it is.
+    // Other changes leave the state as it is.
     let same = engine.export_set(&one.id, update(AnaState::Inaccessible)).await.unwrap();
     assert!(same.steps.is_empty(), "{same:?}");
     let refused = engine.export_set(&nbd.id, update(AnaState::Optimized)).await.unwrap_err().message;
@@ -100,7 +100,7 @@ async fn a_namespace_has_the_same_blocks_at_all_addresses_and_after_a_restart() 
         let (volume, place) = request.validate().unwrap();
         engine.export_create(request, volume, place).await
     };
-    // Whatever these drives write at once: one of the two differs from that.
+    // One of the two block sizes differs from the atomic write size of these drives.
     for (blocks, others) in [(512, 4096), (4096, 512)] {
         let first = asked(Some(blocks)).await.unwrap().object.unwrap();
         let second = asked(None).await.unwrap().object.unwrap();

@@ -1,5 +1,5 @@
-//! What the tests share: an engine on shards, with a clock that the test sets and drives that it
-//! can damage.
+//! Shared by the tests: an engine on shards, with a clock that the test sets and drives that it can
+//! damage.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use daemon::http::{Control, ControlError};
 use daemon::{Engine, WallClock};
 use runtime::{Config, Runtime};
 
-/// When the groups of the tests are made: seconds since 1970.
+/// The time at which the groups of the tests are made, in seconds since 1970.
 pub const START: u64 = 1_700_000_000;
 
 pub const DAY: u64 = 86_400;
 
-/// How long something may take that is sure to come, on a machine with much else to do.
+/// The time limit for an event that is sure to come, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory with an engine's state and its drives, as files. It outlives engines.
@@ -38,7 +38,7 @@ impl Bench {
         Bench { directory, runtime, now: Arc::new(AtomicU64::new(START)) }
     }
 
-    /// An engine with what the one before it left behind.
+    /// An engine with the state that the engine before it left.
     pub async fn engine(&self) -> Arc<Engine> {
         let now = self.now.clone();
         let clock = WallClock::new(move || now.load(Ordering::Relaxed));
@@ -55,15 +55,15 @@ impl Bench {
         self.directory.join(name).display().to_string()
     }
 
-    /// Where an export may listen: a loopback address of its own, since a port that is free now may
-    /// be a client's a moment later.
+    /// An address for an export. It is a loopback address of its own, since a port that is free now
+    /// may belong to a client a moment later.
     pub fn address(&self) -> String {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         format!("127.{}.{}.{number}:4420", 1 + process % 250, process / 250 % 250)
     }
 
-    /// Asks for a group over new files.
+    /// A request for a group over new files.
     pub fn request(&self, name: &str, level: Level, members: usize) -> GroupCreate {
         let drives: Vec<String> = (0..members).map(|index| self.drive(&format!("{name}-{index}"))).collect();
         let request = serde_json::json!({
@@ -84,7 +84,7 @@ impl Bench {
         Ok(engine.group_create(request, shape).await?.object.unwrap())
     }
 
-    /// Changes 4 KiB of a drive behind everybody's back.
+    /// Changes 4 KiB of a drive without the engine's knowledge.
     pub fn rot(&self, drive: &str, offset: u64) {
         use std::os::unix::fs::FileExt;
         let file = std::fs::OpenOptions::new().write(true).open(self.drive(drive)).unwrap();
@@ -98,10 +98,10 @@ impl Drop for Bench {
     }
 }
 
-/// Stops an engine in order, and lets go of its state directory.
+/// Stops an engine in order, and releases its state directory.
 pub async fn end(engine: Arc<Engine>) {
     engine.stop().await;
-    // Who looks for drives has it for as long as a look takes.
+    // A task that looks for drives holds the engine until its look is done.
     let left = Arc::downgrade(&engine);
     drop(engine);
     let began = Instant::now();
@@ -111,7 +111,7 @@ pub async fn end(engine: Arc<Engine>) {
     }
 }
 
-/// Looks after groups until `there` says so.
+/// Runs the maintenance of groups until `there` is true.
 pub async fn until(engine: &Engine, group: &str, there: impl Fn(&Group) -> bool) -> Group {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {

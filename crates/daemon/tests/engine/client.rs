@@ -31,7 +31,7 @@ pub fn connect(socket: &Path, export: &str) -> io::Result<UnixStream> {
     }
 }
 
-/// Writes `bytes` at `offset` of an export, flushes, and goes.
+/// Writes `bytes` at `offset` of an export, flushes, and disconnects.
 pub fn write(socket: &Path, export: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let mut stream = connect(socket, export)?;
     for (index, part) in bytes.chunks(STEP).enumerate() {
@@ -43,7 +43,7 @@ pub fn write(socket: &Path, export: &str, offset: u64, bytes: &[u8]) -> io::Resu
     stream.write_all(&client::disconnect())
 }
 
-/// Reads `len` bytes at `offset` of an export, and goes.
+/// Reads `len` bytes at `offset` of an export, and disconnects.
 pub fn read(socket: &Path, export: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut stream = connect(socket, export)?;
     let mut bytes = vec![0; len];

@@ -1,5 +1,5 @@
-//! Namespaces of other machines as imports. What their block devices do is tested in the VM, which
-//! has ublk.
+//! Namespaces of other machines as imports. Their block devices are tested in the VM, which has
+//! ublk.
 
 use std::time::{Duration, Instant};
 

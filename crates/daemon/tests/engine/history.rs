@@ -1,4 +1,4 @@
-//! What has happened to a subsystem outlives the daemon, and hosts read it.
+//! The history of a subsystem outlives the daemon, and hosts can read it.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use nvme::{Nqn, Status};
 use crate::bench::*;
 use crate::nvme_host::NvmeHost;
 
-/// The log as host `number` reads it: power cycles, and the events, the newest first. Of a
-/// namespace that came or went, its number.
+/// The log as host `number` reads it: power cycles, and the events, the newest first. For an added
+/// or removed namespace, its number.
 async fn log(address: &str, subsystem: &Nqn, number: u8) -> (u64, Vec<String>) {
     let (address, subsystem) = (address.to_owned(), subsystem.clone());
     let reading = tokio::task::spawn_blocking(move || {
@@ -62,8 +62,8 @@ async fn what_happened_to_a_subsystem_outlives_the_daemon() {
     let first = export(&engine, serde_json::json!({ "volume": "tank/db", "nvme_tcp": at(&address) })).await;
     let nqn: Nqn = first.nqn.clone().unwrap().parse().unwrap();
     assert_eq!(log(&address, &nqn, 1).await, (1, vec!["created 1 of 2048 blocks".to_owned(), "power on".to_owned()]));
-    // Another way to the same namespace, and a namespace for somebody else: nothing of this is for
-    // the host.
+    // Another path to the same namespace, and a namespace for another host: the host gets no event
+    // for either.
     let second = export(&engine, serde_json::json!({ "volume": "tank/db", "nvme_tcp": at(&other) })).await;
     let hidden =
         serde_json::json!({ "address": address, "hosts": ["nqn.2026-11.com.example:host-2"], "block_bytes": 4096 });
@@ -75,11 +75,11 @@ async fn what_happened_to_a_subsystem_outlives_the_daemon() {
     let engine = bench.engine().await;
     let after = ["power on", "created 1 of 2048 blocks", "power on"].map(str::to_owned);
     assert_eq!(log(&address, &nqn, 1).await, (2, after.to_vec()));
-    // A way that goes is not the namespace that goes.
+    // The removal of a path is not the removal of the namespace.
     engine.export_delete(&first.id).await.unwrap();
     assert_eq!(log(&other, &nqn, 1).await.1, after);
     engine.export_delete(&second.id).await.unwrap();
-    // Of this subsystem there is the other namespace still.
+    // The other namespace of this subsystem is still there.
     let gone = ["deleted 1", "power on", "created 2 of 2048 blocks", "created 1 of 2048 blocks", "power on"];
     assert_eq!(log(&address, &nqn, 2).await.1, gone);
 

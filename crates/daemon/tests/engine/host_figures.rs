@@ -1,4 +1,4 @@
-//! What an NVMe host does is told by the API and by the metrics, while it is connected.
+//! The API and the metrics report the activity of a connected NVMe host.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::nvme_host::NvmeHost;
 
 const BLOCK_BYTES: u32 = 4096;
 
-/// As [`NvmeHost`] calls its first one.
+/// The NQN that [`NvmeHost`] uses for host 1.
 const HOST: &str = "nqn.2026-11.com.example:host-1";
 
 /// A volume of 8 MiB over NVMe/TCP.
@@ -28,13 +28,13 @@ async fn export(bench: &Bench, engine: &Engine) -> Export {
     engine.export_create(request, volume, place).await.unwrap().object.unwrap()
 }
 
-/// Blocks until it is answered.
+/// Reads blocks, and waits for the answer.
 fn read(host: &mut NvmeHost, first: u64, count: u32) -> Status {
     let len = count * BLOCK_BYTES;
     host.execute(io::read(Blocks { nsid: 1, first, count }, len), &[], len).0
 }
 
-/// The sample that begins so.
+/// The value of the sample with these labels.
 fn sample(text: &str, labels: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(labels)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{labels} is missing in:\n{text}")).parse().unwrap()
@@ -94,7 +94,7 @@ async fn the_metrics_of_a_connected_host_are_what_it_has_done_and_what_is_under_
         ],
     );
 
-    // The first request pays for nothing, the second one waits for it.
+    // The first request is free, and the second one waits for it.
     let slow = LimitUpdate { iops: Some(1), bytes_per_s: None, burst_ms: Some(10), dry_run: false };
     engine.host_limit(&made.id, HOST, slow).await.unwrap();
     let waiting = tokio::task::spawn_blocking(move || {

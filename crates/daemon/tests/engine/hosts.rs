@@ -1,4 +1,4 @@
-//! Which hosts may use an export is on the drives, and may change.
+//! The hosts of an export are stored on the drives, and may change.
 
 use api::*;
 use daemon::http::Control;
@@ -12,7 +12,7 @@ fn parsed<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// A group with a volume, offered over NVMe/TCP to these hosts, or to any.
+/// A group with a volume, exported over NVMe/TCP to these hosts, or to any.
 async fn export(bench: &Bench, engine: &daemon::Engine, name: &str, hosts: &[&str]) -> Export {
     bench.create(engine, bench.request(name, Level::Raid1, 2)).await;
     let volume = format!("{name}/v");
@@ -72,7 +72,7 @@ async fn a_change_of_hosts_that_would_mean_nothing_is_refused_and_nothing_change
 async fn hosts_are_referred_elsewhere_at_every_address_also_after_a_restart() {
     let bench = Bench::new();
     let other: std::net::SocketAddr = "192.0.2.6:8009".parse().unwrap();
-    // What the discovery log says at an address: its generation, and the referrals.
+    // The discovery log at an address: its generation, and the referrals.
     let ask = |address: String| async move {
         let options = initiator::Options::new(
             nvme::target::Host { nqn: A.parse().unwrap(), id: [1; 16] },
@@ -96,7 +96,7 @@ async fn hosts_are_referred_elsewhere_at_every_address_also_after_a_restart() {
     assert_eq!(listed, ["192.0.2.6:8009"]);
     let after = export(&bench, &engine, "pool", &[A]).await.address;
     assert_eq!(ask(after.clone()).await.1, ["192.0.2.6:8009"], "at an address that came later, too");
-    // Whoever asks there need not be sent there.
+    // A host at this address needs no referral to it.
     engine.referral_add(after.parse().unwrap()).await.unwrap();
     assert_eq!(ask(after.clone()).await.1, ["192.0.2.6:8009"]);
     assert_eq!(ask(before.clone()).await.1.len(), 2);
@@ -121,7 +121,7 @@ fn key(secret: &str, controller: Option<&str>) -> HostKeySet {
 const SECRET: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 const OTHER: &str = "DHHC-1:01:vYcm5QemILkz5zSIeZidb4nPGcxongu2l/OaWMRgM9iIk/2A:";
 
-/// Tries to connect as a host with these secrets, or none, and says how that ended.
+/// Tries to connect as a host with these secrets, or none, and returns the result.
 pub async fn connects(
     address: &str,
     nqn: &str,
@@ -131,7 +131,7 @@ pub async fn connects(
     connects_with(address, nqn, host, credentials, None).await
 }
 
-/// The same, with a key of TLS.
+/// As [`connects`], with a TLS key.
 async fn connects_with(
     address: &str,
     nqn: &str,
@@ -221,7 +221,7 @@ async fn a_secret_that_is_none_is_refused_without_being_repeated() {
     end(engine).await;
 }
 
-/// Keys of TLS for tests: the specification's example, and one that nvme-cli has made.
+/// TLS keys for tests: the specification's example, and one that nvme-cli has made.
 const TLS_KEY: &str = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
 const TLS_OTHER: &str = "NVMeTLSkey-1:02:sNTgIRCPWtC6Khc96pJxhrCK4fLhN4dZFGuWCkrIE5D8ronBse2v0oGQBjku8jMJu2mFeg==:";
 
@@ -252,10 +252,10 @@ async fn a_host_with_a_key_uses_tls_and_the_key_is_there_after_a_restart_and_nev
     let export = engine.exports().await.unwrap().remove(0);
     let (address, nqn) = (export.address.clone(), export.nqn.clone().unwrap());
     assert_eq!(connects(&address, &nqn, A, None).await, in_the_clear(&address));
-    // What is kept is the key of this host alone.
+    // The stored key is valid for this host only.
     assert_eq!(connects_with(&address, &nqn, A, None, secure(TLS_KEY)).await, Ok(()));
     assert!(connects_with(&address, &nqn, B, None, secure(TLS_KEY)).await.is_err());
-    // It is exchanged: both count, and then the new one.
+    // The key is exchanged: both are valid for a time, then only the new one.
     let changed = engine.host_tls_key_set(Some("tank"), A, tls_key(TLS_OTHER, true)).await.unwrap();
     assert_eq!(changed.object, Some(HostTlsKey { group: Some("tank".to_owned()), key_count: 2 }));
     for key in [TLS_KEY, TLS_OTHER] {
@@ -278,7 +278,7 @@ async fn a_key_that_was_exchanged_twice_counts_in_neither_of_its_forms() {
     let export = export(&bench, &engine, "tank", &[A]).await;
     let (address, nqn) = (export.address.clone(), export.nqn.clone().unwrap());
     let key = |text: &str| text.parse::<nvme::tls::TlsKey>().unwrap();
-    // The one between is not transformed for the host, and so has one form.
+    // The middle key is not transformed for the host, and so has one form.
     let plain = TLS_KEY.replace(":01:", ":00:");
     for (text, counts) in [(TLS_OTHER, true), (plain.as_str(), true), (TLS_KEY, false)] {
         engine.host_tls_key_set(Some("tank"), A, tls_key(text, true)).await.unwrap();

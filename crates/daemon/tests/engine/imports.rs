@@ -14,8 +14,8 @@ use crate::md_support::{Plain, content, lay_out, parity_table};
 const CHUNK_SECTORS: u32 = 16;
 const ROWS: u64 = 24;
 
-/// Three members of a RAID 5 as files `d0` to `d2`, each superblock changed by `change`. Gives
-/// their names and what the array holds.
+/// Three members of a RAID 5 as files `d0` to `d2`, each superblock changed by `change`. Returns
+/// their names and the content of the array.
 fn raid5(bench: &Bench, change: impl Fn(u32, &mut Plain)) -> (Vec<String>, Vec<u8>) {
     let chunk_bytes = CHUNK_SECTORS as usize * 512;
     let content = content(2 * ROWS as usize * chunk_bytes, 7);
@@ -42,7 +42,7 @@ async fn import(engine: &Engine, request: ImportMd) -> Result<Imported, ControlE
     engine.import_md(request).await
 }
 
-/// Exports the import `old`; gives the socket.
+/// Exports the import `old`. Returns the socket.
 async fn export(bench: &Bench, engine: &Engine) -> (PathBuf, Changed<Export>) {
     let socket = bench.directory.join("nbd.sock");
     let request = ExportCreate {
@@ -105,7 +105,7 @@ async fn an_import_is_exported_for_reading_survives_the_daemon_and_changes_nothi
     end(engine).await;
     let engine = bench.engine().await;
     assert!(engine.imports().await.unwrap().is_empty(), "what was forgotten stays so");
-    // The drives are free: the array can be imported again, whole.
+    // The drives are free: the complete array can be imported again.
     assert_eq!(import(&engine, request(&drives)).await.unwrap().object.unwrap().health, GroupHealth::Optimal);
     end(engine).await;
     assert_eq!(images(&drives), before);
@@ -133,7 +133,7 @@ async fn an_import_whose_drives_are_gone_is_listed_with_the_reason_and_can_be_fo
         assert!(engine.exports().await.unwrap().iter().all(|export| !export.listening));
         end(engine).await;
     }
-    // One is back: it goes on degraded.
+    // One drive is back: the import goes on degraded.
     std::fs::rename(&away, &drives[0]).unwrap();
     let engine = bench.engine().await;
     assert_eq!(engine.import("old").await.unwrap().health, GroupHealth::Degraded);
@@ -187,7 +187,7 @@ async fn what_cannot_be_imported_is_refused_with_the_reason_and_lets_go_of_the_d
     let message = refusal(request(&[member])).await;
     assert!(message.contains("the drives hold no md array") && message.contains("Purlin superblock"), "{message}");
 
-    // Two arrays at once: which one has to be said.
+    // Two arrays at once: the request has to name one.
     let other = |number: u32| {
         let mut plain = Plain::new(1, 0, 2, 0, 64, number);
         (plain.array, plain.name) = ([9; 16], "other");
@@ -209,8 +209,7 @@ async fn what_cannot_be_imported_is_refused_with_the_reason_and_lets_go_of_the_d
     end(engine).await;
 }
 
-/// The end of an engine that is not stopped in order: its import is remembered from the moment it
-/// was made.
+/// An engine that is not stopped in order: its import is remembered from the moment it was made.
 #[tokio::test]
 async fn an_import_is_remembered_when_it_is_made() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! How fast volumes and hosts may be used is on the drives, and may change.
+//! The limits of volumes and hosts are stored on the drives, and may change.
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ async fn a_limit_holds_at_once_and_after_a_restart_until_it_is_taken_off() {
 
     let engine = bench.engine().await;
     assert_eq!(host_limit(&engine, A).await, Some((Some(1000), None, 500)));
-    // Four requests of 1 MiB: the first goes at once, and is paid for by those behind it.
+    // Four requests of 1 MiB: the first goes at once, and the ones after it pay for it.
     let write = move |socket: std::path::PathBuf| {
         let start = Instant::now();
         client::write(&socket, "tank/v", 0, &vec![7; 4 << 20]).unwrap();
@@ -73,7 +73,7 @@ async fn a_limit_holds_at_once_and_after_a_restart_until_it_is_taken_off() {
     assert!(slow > Duration::from_millis(1400), "3 MiB at 2 MiB a second took {slow:?}");
     let limit = engine.volume(&volume()).await.unwrap().limit.unwrap();
     assert_eq!((limit.waiting_count, limit.waited_count), (0, 3));
-    // Time in which the client was kept from sending the next one is not waited for by it.
+    // A request does not count the time before it was sent as its waiting time.
     assert!(limit.waited_us > 0 && u128::from(limit.waited_us) <= 3 * slow.as_micros(), "{limit:?}");
     let metrics = engine.metrics().await.unwrap();
     assert!(metrics.contains("purlin_volume_limit_waits_total{volume=\"tank/v\"} 3\n"), "{metrics}");

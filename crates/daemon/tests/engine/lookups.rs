@@ -13,10 +13,10 @@ use daemon::http::{Control, ControlError};
 
 use crate::bench::*;
 
-/// Set where the resolver's file is the test's own.
+/// Set in the run that has its own resolver file.
 const INSIDE: &str = "PURLIN_TEST_SILENT_DNS";
 
-/// The system's list of hosts in that run.
+/// The hosts file in that run.
 const HOSTS: &str = "127.0.0.1 localhost
 127.0.0.1 silent.example
 127.0.0.1 several.example
@@ -57,7 +57,8 @@ fn with_silent_dns(test: &str) -> bool {
     false
 }
 
-/// Has `waiting` under way, sees another change and the API's answers go by, and gives how it ends.
+/// Runs `waiting`, checks that another change and the API's answers pass it, and returns its
+/// result.
 async fn others_go_on<T: Send + 'static>(
     engine: &Engine,
     waiting: impl Future<Output = Result<T, ControlError>> + Send + 'static,
@@ -92,7 +93,7 @@ fn a_drive_whose_host_is_not_found_delays_no_other_change() {
     if !with_silent_dns("lookups::a_drive_whose_host_is_not_found_delays_no_other_change") {
         return;
     }
-    // A lookup that goes on in its thread must not hold up the end of the test.
+    // A lookup that goes on in its thread must not delay the end of the test.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let bench = Bench::new();
@@ -120,7 +121,7 @@ fn a_drive_whose_host_is_not_found_delays_no_other_change() {
     runtime.shutdown_background();
 }
 
-/// A target that takes connections and says nothing.
+/// A target that accepts connections and does not answer.
 #[tokio::test]
 async fn a_target_that_does_not_answer_delays_no_other_change() {
     let bench = Bench::new();
@@ -179,13 +180,13 @@ fn an_export_whose_host_is_not_found_delays_no_other_change_while_it_is_tried_ag
         assert!(error.message.contains("no answer in time"), "{error}");
         end(engine).await;
 
-        // The name is in the catalogue, and is known no longer at the next start.
+        // The name is in the catalogue, and can no longer be resolved at the next start.
         std::fs::write("/etc/hosts", "127.0.0.1 localhost\n").unwrap();
         let began = Instant::now();
         let engine = bench.engine().await;
         assert!(began.elapsed() < 2 * AT_ONCE, "the start waits a second for names: {:?}", began.elapsed());
         engine.start_retrying_exports();
-        // Long enough for a try that waits for the server.
+        // Long enough for an attempt that waits for the server.
         let (retrying, mut changed) = (Instant::now(), 0);
         while retrying.elapsed() < 2 * LOOKUP_MAX {
             let now = Instant::now();

@@ -1,5 +1,4 @@
-//! Groups and volumes under other names, and groups that are found, stopped and started by their
-//! names.
+//! Renamed groups and volumes, and groups that are found, stopped and started by their names.
 
 use std::path::Path;
 
@@ -252,7 +251,7 @@ async fn an_assembly_leaves_out_what_is_no_member_and_refuses_two_groups_by_thei
     bench.create(&engine, one.clone()).await;
     bench.create(&engine, other.clone()).await;
     engine.group_stop("one", GroupStop::default()).await.unwrap();
-    // As the system's own drive among all drives: it is in use, and holds no group.
+    // Like the system's own drive among all drives: it is in use, and holds no group.
     let busy = bench.drive("busy");
     std::fs::write(&busy, vec![1; 32 << 20]).unwrap();
     let held = std::fs::File::open(&busy).unwrap();

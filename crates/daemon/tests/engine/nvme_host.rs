@@ -1,4 +1,4 @@
-//! The smallest NVMe/TCP host that can ask for anything: one controller with one I/O queue, and one
+//! The smallest NVMe/TCP host that can send any command: one controller with one I/O queue, and one
 //! command at a time.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ impl Queue {
         queue
     }
 
-    /// Takes one step; gives a command that has ended.
+    /// Takes one step. Returns a completed command, if any.
     fn advance(&mut self) -> Result<Option<nvme::Completion>, Ended> {
         let (taken, step) = self.machine.step(&self.input);
         let taken: Vec<u8> = self.input.drain(..taken).collect();
@@ -45,7 +45,7 @@ impl Queue {
             HostStep::NeedMore | HostStep::Receive { .. } => {
                 let mut bytes = vec![0; 64 << 10];
                 let len = match self.stream.read(&mut bytes) {
-                    // The process was stopped, and goes on.
+                    // The process was stopped, and continues.
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(None),
                     Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => 0,
                     len => len.unwrap(),
@@ -66,7 +66,7 @@ impl Queue {
         Ok(None)
     }
 
-    /// Sends a command, with data in its capsule, and gives its answer.
+    /// Sends a command, with data in its capsule, and returns its answer.
     fn execute(
         &mut self,
         command: Command,
@@ -78,7 +78,7 @@ impl Queue {
         self.data.insert(cid, vec![0; reply_bytes as usize]);
         let writer = self.machine.writer().unwrap();
         let head = writer.command(Command { cid: cid.into(), ..command }, data.len());
-        // What cannot be sent to is read to its end.
+        // Sending may fail if the connection has ended. Reading finds its end.
         let _ = self.stream.write_all(&[&head, data].concat());
         loop {
             if let Some(completion) = self.advance()? {
@@ -88,14 +88,14 @@ impl Queue {
     }
 }
 
-/// A host that is connected. Goes when it is dropped.
+/// A connected host. It disconnects when it is dropped.
 pub struct NvmeHost {
     admin: Queue,
     io: Queue,
 }
 
 impl NvmeHost {
-    /// Blocks until it is connected.
+    /// Blocks until the host is connected.
     pub fn connect(address: &str, subsystem: &Nqn, number: u8) -> NvmeHost {
         let host = Host { nqn: format!("nqn.2026-11.com.example:host-{number}").parse().unwrap(), id: [number; 16] };
         let subsystem = subsystem.clone();
@@ -119,7 +119,7 @@ impl NvmeHost {
         NvmeHost { admin, io }
     }
 
-    /// How a command of the admin queue ends, and what it brings.
+    /// The status and data of an admin command.
     ///
     /// # Panics
     /// If the connection ends first.
@@ -128,7 +128,7 @@ impl NvmeHost {
         (completion.status(), data)
     }
 
-    /// How a command ends, and what it brings.
+    /// The status and data of a command.
     ///
     /// # Panics
     /// If the connection ends first.

@@ -1,4 +1,4 @@
-//! As many shards do a group's writes as these need.
+//! A group's writes use as many shards as they need.
 
 use api::Level;
 use daemon::http::Control;

@@ -1,4 +1,4 @@
-//! Members that do not answer are not called well, also where their group cannot do without them.
+//! Members that do not answer are not reported as healthy, even if the group needs them.
 
 use std::fs::{File, remove_file};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use daemon::http::Control;
 use crate::bench::*;
 use crate::shelf::{Shelf, create, head};
 
-/// The group, once it has this health.
+/// Returns the group, once it has this health.
 async fn becomes(engine: &daemon::Engine, health: GroupHealth) -> Group {
     let waits = async {
         loop {

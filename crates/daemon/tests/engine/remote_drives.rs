@@ -1,5 +1,5 @@
-//! Drives of another machine as members: an engine is the shelf, another one has its volumes as
-//! drives, and the network between them fails when it is told to.
+//! Drives of another machine as members. One engine is the shelf, another one uses its volumes as
+//! drives, and the network between them fails on command.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ async fn a_remote_member_that_is_cut_off_leaves_after_its_time_and_gets_what_it_
     networks[0].refuse(true);
     networks[0].cut();
     let began = Instant::now();
-    // A write waits for the drive as long as that may be out of reach, and no longer.
+    // A write waits for the drive as long as that may be unreachable, and no longer.
     let late = noise(MIB, 2);
     write(&socket, 3 * MIB, late.clone()).await;
     model[3 * MIB..4 * MIB].copy_from_slice(&late);
@@ -55,7 +55,7 @@ async fn a_remote_member_that_is_cut_off_leaves_after_its_time_and_gets_what_it_
     assert!(read(&socket, 0, model.len()).await == model, "with the drive");
     scrubbed(&engine).await;
 
-    // Idle, too: nobody has to stumble over it.
+    // An idle drive is noticed, too, without a request that fails.
     networks[1].stall(true);
     until(&engine, "tank", |group| states(group)[3] == MemberState::Faulty).await;
     networks[1].cut();
@@ -90,8 +90,8 @@ async fn a_group_of_remote_drives_is_started_again_when_they_are_there_and_goes_
     assert!(read(&socket, 0, model.len()).await == model);
     write(&socket, 0, noise(MIB, 4)).await;
 
-    // The shelf is started again meanwhile: the others wait for it, and the third is found by and
-    // by.
+    // The shelf is started again meanwhile: the others wait for it, and the third is found after a
+    // while.
     let shelf = shelf.restarted().await;
     networks[1].refuse(false);
     until(&engine, "tank", is_healthy).await;
@@ -125,7 +125,7 @@ async fn a_remote_drive_is_one_drive_under_every_address_and_has_several_paths()
         write(&socket, round * 4 * MIB, bytes.clone()).await;
         assert!(read(&socket, round * 4 * MIB, bytes.len()).await == bytes);
         network.refuse(false);
-        // The other one may be connecting still.
+        // The other one may still be connecting.
         tokio::time::sleep(Duration::from_millis(1500)).await;
     }
     assert!(is_healthy(&engine.group("tank").await.unwrap()), "one path was always there");
@@ -170,7 +170,7 @@ async fn share(engine: &Engine, request: ShareCreate) -> Vec<Share> {
     engine.share_create(request).await.unwrap().object.unwrap().shares
 }
 
-/// Shares two new files of 64 MiB with everybody.
+/// Shares two new files of 64 MiB with any host.
 async fn shared_files(bench: &Bench, engine: &Engine) -> Vec<Share> {
     let drives = vec![bench.drive("raw-0"), bench.drive("raw-1")];
     for drive in &drives {
@@ -185,7 +185,7 @@ async fn drives_that_are_shared_are_members_elsewhere_also_after_both_machines_w
     let (shelf, bench) = (Bench::new(), Bench::new());
     let (giving, engine) = (shelf.engine().await, head(&bench).await);
     let shares = shared_files(&shelf, &giving).await;
-    // The first one is taken away in the end.
+    // The first one is removed in the end.
     let losses = shares.iter().zip(["15s", "60s"]);
     let drives: Vec<String> = losses.map(|(share, loss)| format!("{}&loss={loss}", share.url)).collect();
     create(&bench, &engine, Level::Raid1, drives).await;
@@ -194,7 +194,7 @@ async fn drives_that_are_shared_are_members_elsewhere_also_after_both_machines_w
     write(&socket, 0, model.clone()).await;
     let seen = giving.shares().await.unwrap();
     assert!(seen.iter().all(|share| share.queue_count > 0 && share.io.write_bytes >= 8 * MIB as u64), "{seen:?}");
-    // The host's figures are those of the drives that it uses.
+    // The host's counters are those of the drives that it uses.
     let hosts = giving.hosts().await.unwrap();
     let [host] = &hosts[..] else { panic!("{hosts:?}") };
     assert!(host.controller_count > 0 && host.queue_count > 0 && host.io.write_bytes >= 16 * MIB as u64, "{host:?}");
@@ -220,14 +220,14 @@ async fn drives_that_are_shared_are_members_elsewhere_also_after_both_machines_w
     end(giving).await;
 }
 
-/// How a read of a shared drive ends, for a host that is connected; blocks.
+/// The status of a read of a shared drive by a connected host. It blocks.
 fn reads(host: &mut NvmeHost, share: &Share) -> Status {
     let block_bytes = share.sector_bytes.unwrap();
     host.execute(io::read(Blocks { nsid: share.nsid, first: 0, count: 1 }, block_bytes), &[], block_bytes).0
 }
 
 /// The hosts that may use each shared drive, and the drives that each host may use, as the engine
-/// says.
+/// reports them.
 async fn may_use(engine: &Engine) -> (Vec<Vec<String>>, Vec<(String, Vec<String>)>) {
     let shares = engine.shares().await.unwrap().into_iter().map(|share| share.hosts.unwrap()).collect();
     let ids = |host: Host| (host.nqn, host.shares.into_iter().map(|share| share.id).collect());
@@ -248,7 +248,7 @@ async fn a_shared_drive_is_for_the_hosts_that_it_names_and_a_change_of_them_hold
         shares.append(&mut share(&engine, request).await);
     }
     let [first, second] = [&shares[0], &shares[1]];
-    // Without keys a name is all that a host shows.
+    // Without keys the target only checks a host's name.
     let subsystem: nvme::Nqn = first.nqn.parse().unwrap();
     let invalid = format!("{address}: Connect failed: Connect Invalid Host");
     assert_eq!(connects(&address, &first.nqn, &nobody, None).await, Err(invalid));
@@ -267,7 +267,7 @@ async fn a_shared_drive_is_for_the_hosts_that_it_names_and_a_change_of_them_hold
     assert_eq!(ends(first), [Status::INVALID_NAMESPACE, Status::SUCCESS]);
     assert_eq!(ends(second), [Status::SUCCESS; 2], "the other one stays");
 
-    // What would mean nothing is refused, and changes nothing.
+    // A request without effect is refused, and changes nothing.
     let said = |refused: Result<Changed<Share>, daemon::http::ControlError>| refused.unwrap_err().message;
     let id = &first.id;
     assert_eq!(said(engine.share_host_allow(id, &b).await), format!("{b} may use the shared drive {id:?} already"));
@@ -314,7 +314,7 @@ async fn a_shared_drive_is_nobody_elses_and_sharing_is_all_or_nothing() {
     std::fs::File::create(bench.drive("new")).unwrap().set_len(64 << 20).unwrap();
     let error = engine.share_create(request(vec![bench.drive("new"), bench.drive("tank-0")])).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::DriveInUse, "{error}");
-    // Where nobody can be waited for, nothing is shared.
+    // If the address is invalid, nothing is shared.
     let wrong = ShareCreate { address: Some("256.0.0.1:4420".into()), ..request(vec![bench.drive("new")]) };
     assert_eq!(engine.share_create(wrong).await.unwrap_err().code, ErrorCode::Invalid);
     assert_eq!(engine.shares().await.unwrap().len(), shares.len());
@@ -330,7 +330,7 @@ async fn a_remote_drive_authenticates_where_its_target_asks_for_that_and_again_a
     let (shelf, bench) = (Shelf::new(1).await, Bench::new());
     let network = shelf.network();
     let engine = head(&bench).await;
-    // Who this machine is, the refusal says.
+    // The refusal names this machine as a host.
     let refused = |drive: String| {
         let request =
             GroupCreate { drives: vec![bench.drive("near"), drive], ..bench.request("tank", Level::Raid1, 2) };

@@ -1,4 +1,4 @@
-//! Members on another machine inside of TLS: what goes over the network is kept and looked at.
+//! Members on another machine over TLS: the network traffic is recorded and checked.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::bench::*;
 use crate::proxy::Proxy;
 use crate::shelf::*;
 
-/// Keys of TLS for tests: the specification's example, and one that nvme-cli has made.
+/// TLS keys for tests: the specification's example, and one that nvme-cli has made.
 const KEY: &str = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
 const OTHER: &str = "NVMeTLSkey-1:02:sNTgIRCPWtC6Khc96pJxhrCK4fLhN4dZFGuWCkrIE5D8ronBse2v0oGQBjku8jMJu2mFeg==:";
 
-/// How a connection in the clear begins: ICReq, of 128 bytes.
+/// The first bytes of a connection without TLS: ICReq, of 128 bytes.
 const ICREQ: [u8; 8] = [0, 0, 128, 0, 128, 0, 0, 0];
 
-/// A record of a handshake of TLS.
+/// The type of a TLS handshake record.
 const HANDSHAKE: u8 = 22;
 
-/// What is written to the volumes here. It is looked for in what went over the network.
+/// The content of the volumes here. The tests look for it in the network traffic.
 const MARK: &[u8] = b"whoever reads this on the way has found it in the clear";
 
 /// Bytes full of marks, each with its number.
@@ -34,13 +34,13 @@ fn holds(bytes: &[u8], sought: &[u8]) -> bool {
     bytes.windows(sought.len()).any(|window| window == sought)
 }
 
-/// What was seen on a network.
+/// The traffic of a network.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
-    /// Connections that began in the clear, and inside of TLS.
+    /// Connections without TLS, and with TLS.
     plain: usize,
     secure: usize,
-    /// The mark went by.
+    /// The mark was in the traffic.
     marked: bool,
 }
 
@@ -74,7 +74,7 @@ fn with_key(drive: &str, key: &Path) -> String {
     format!("{drive}&tls-key={}", key.display())
 }
 
-/// Why a mirror with this drive is not made.
+/// The error when a mirror with this drive is refused.
 async fn refused(bench: &Bench, engine: &Engine, drive: String) -> String {
     let request = GroupCreate { drives: vec![bench.drive("near"), drive], ..bench.request("no", Level::Raid1, 2) };
     let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
@@ -95,7 +95,7 @@ async fn give_key(shelf: &Shelf, host: &str, key: &str, keep_old: bool) {
     shelf.engine.host_tls_key_set(Some("shelf"), host, tls_key(key, keep_old)).await.unwrap();
 }
 
-/// Shares two new files of 64 MiB with a host, and gives their names by way of `network`.
+/// Shares two new files of 64 MiB with a host, and returns their URLs through `network`.
 async fn share_with(bench: &Bench, engine: &Engine, host: &str) -> (Vec<Share>, Proxy, Vec<String>) {
     let drives = vec![bench.drive("raw-0"), bench.drive("raw-1")];
     for drive in &drives {
@@ -113,7 +113,7 @@ async fn share_with(bench: &Bench, engine: &Engine, host: &str) -> (Vec<Share>, 
     (shares, network, urls)
 }
 
-/// A mirror of a drive here and one of the shelf's, with the volume's socket, full of marks.
+/// A mirror of a local drive and one of the shelf, with the volume's socket, full of marks.
 async fn mirror(bench: &Bench, engine: &Arc<Engine>, drive: String) -> PathBuf {
     create(bench, engine, Level::Raid1, vec![bench.drive("near"), drive]).await;
     let socket = volume(bench, engine).await;
@@ -121,7 +121,7 @@ async fn mirror(bench: &Bench, engine: &Arc<Engine>, drive: String) -> PathBuf {
     socket
 }
 
-/// That the tests below can fail.
+/// Shows that the tests below can fail.
 #[tokio::test]
 async fn what_goes_to_a_remote_drive_in_the_clear_is_seen_on_its_way() {
     let (shelf, bench) = (Shelf::new(1).await, Bench::new());
@@ -151,7 +151,7 @@ async fn members_inside_of_tls_are_filled_when_they_were_away_or_new_and_come_ba
     let mut model = marked(24 * MIB, 1);
     write(&socket, 0, model.clone()).await;
 
-    // Away: it gets what it missed.
+    // The member is away: later it gets what it missed.
     networks[0].refuse(true);
     networks[0].cut();
     let late = marked(MIB, 2);
@@ -164,7 +164,7 @@ async fn members_inside_of_tls_are_filled_when_they_were_away_or_new_and_come_ba
     let rebuild = group.jobs.iter().rfind(|job| job.kind == JobKind::Rebuild).unwrap();
     assert!(rebuild.total_bytes < 8 * MIB as u64, "what it missed, not all: {rebuild:?}");
 
-    // Another one in the place of a member: it gets all.
+    // Another drive takes the slot of a member: it gets all data.
     let with = MemberReplace { with: far(2), create_files_bytes: None, wipe_foreign: true, dry_run: false };
     engine.member_fail("tank", 3, MemberFail { dry_run: false }).await.unwrap();
     engine.member_replace("tank", 3, with).await.unwrap();
@@ -192,7 +192,8 @@ async fn a_remote_drive_that_cannot_be_had_inside_of_tls_is_refused_with_the_rea
     let drive = shelf.drive(&network, 1);
     let (called, at) = (drive.replace("&loss=60s", ""), network.address);
 
-    // Nobody has a key at the target; somebody has, but not this host; it has another one.
+    // No host has a key at the target; another host has one, but not this host; this host has
+    // another one.
     let plain = format!("{called}: no TLS with {at}: what listens there answers without TLS; this host is {host}");
     assert_eq!(refused(&bench, &engine, with_key(&drive, &own)).await, plain);
     let ended = "the target ended the handshake: it has another key of this host, or none, or no TLS";
@@ -201,7 +202,7 @@ async fn a_remote_drive_that_cannot_be_had_inside_of_tls_is_refused_with_the_rea
     assert_eq!(refused(&bench, &engine, with_key(&drive, &own)).await, no_tls);
     give_key(&shelf, &host, KEY, false).await;
     assert_eq!(refused(&bench, &engine, with_key(&drive, &other)).await, no_tls);
-    // Files that are of no use: nothing is connected for them.
+    // Invalid key files: no connection is made for them.
     let before = network.connections();
     let said = refused(&bench, &engine, with_key(&drive, &broken)).await;
     let sum = "its checksum is wrong: a character is missing or is another one";
@@ -228,8 +229,8 @@ async fn a_member_whose_key_is_another_one_after_a_restart_stays_away_until_it_i
     give_key(&shelf, &host, KEY, false).await;
     let (network, key) = (recording(&shelf), file(&bench, "own.tls", KEY));
     let socket = mirror(&bench, &engine, with_key(&shelf.missed_soon(&network, 1), &key)).await;
-    // The key is exchanged: what is connected goes on with the one before, and what is opened takes
-    // the new one.
+    // The key is exchanged: existing connections go on with the old key, and drives that are opened
+    // use the new one.
     give_key(&shelf, &host, OTHER, true).await;
     network.cut();
     write(&socket, 0, marked(MIB, 2)).await;
@@ -259,7 +260,7 @@ async fn shared_drives_are_members_inside_of_tls_and_the_key_is_there_after_both
     let (shelf, bench) = (Bench::new(), Bench::new());
     let (giving, engine) = (shelf.engine().await, head(&bench).await);
     let host = name(&bench);
-    // Before anything is shared, so that the host is at no time let in without.
+    // The key is set before a drive is shared, so the host is never let in without it.
     let changed = giving.host_tls_key_set(None, &host, tls_key(KEY, false)).await.unwrap();
     assert_eq!(changed.object, Some(HostTlsKey { group: None, key_count: 1 }));
     let (shares, network, urls) = share_with(&shelf, &giving, &host).await;

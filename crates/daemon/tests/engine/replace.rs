@@ -1,4 +1,4 @@
-//! Drives that take a member's place, and a group that has one drive.
+//! Drives that take a member's slot, and a group that has one drive.
 
 use api::*;
 use daemon::Engine;
@@ -11,7 +11,7 @@ use crate::shelf::{MIB, is_healthy, noise, read, volume, write};
 async fn a_drive_of_the_same_kind_that_is_a_little_smaller_replaces_a_member() {
     let bench = Bench::new();
     let engine = bench.engine().await;
-    // Files without blocks: the size of a drive that is bought.
+    // Sparse files: the size of a real drive.
     let bytes: u64 = 16 << 30;
     let request = GroupCreate { create_files_bytes: Some(bytes), ..bench.request("tank", Level::Raid1, 2) };
     bench.create(&engine, request).await;
@@ -129,7 +129,7 @@ async fn a_member_that_works_is_copied_and_its_drive_is_free_afterwards() {
     }
     let group = engine.group("tank").await.unwrap();
     assert_eq!((&group.members[1].replacement, group.spares.len()), (&None, 0));
-    // Without one of the others, the new drive has what it should.
+    // With one of the other members lost, the new drive has the right data.
     engine.member_fail("tank", 0, MemberFail { dry_run: false }).await.unwrap();
     assert!(read(&socket, 0, model.len()).await == model);
     end(engine).await;
@@ -184,7 +184,7 @@ async fn a_spare_takes_the_place_of_a_member_that_works_and_a_copy_can_be_stoppe
     end(engine).await;
 }
 
-/// The times of a file or folder that a look at it leaves as they are.
+/// The times of a file or folder that reading does not change.
 fn times(path: &str) -> (i64, i64, i64, i64) {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).unwrap();

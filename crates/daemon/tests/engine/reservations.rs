@@ -1,4 +1,4 @@
-//! Reservations of NVMe hosts outlive the daemon if that was asked for, and not otherwise.
+//! Reservations of NVMe hosts outlive the daemon if the host requested that, and not otherwise.
 
 use std::sync::Arc;
 
@@ -37,13 +37,13 @@ fn write(host: &mut NvmeHost) -> Status {
     host.execute(io::write(blocks, 4096, true, false), &[7; 4096], 0).0
 }
 
-/// Connects, away from the runtime of the test.
+/// Connects outside the runtime of the test.
 async fn connect(address: &str, subsystem: &Nqn, number: u8) -> NvmeHost {
     let (address, subsystem) = (address.to_owned(), subsystem.clone());
     tokio::task::spawn_blocking(move || NvmeHost::connect(&address, &subsystem, number)).await.unwrap()
 }
 
-/// Asks, away from the runtime of the test: it serves the daemon, too.
+/// Runs `act` outside the runtime of the test, which also serves the daemon.
 async fn ask<T: Send + 'static>(
     host: NvmeHost,
     act: impl FnOnce(&mut NvmeHost) -> T + Send + 'static,
@@ -109,7 +109,7 @@ async fn a_reservation_that_persists_outlives_the_daemon_and_one_that_does_not_i
         let (other, answers) = ask(connect(&address, &nqn, 2).await, |host| (write(host), report(host))).await;
         if persists {
             assert_eq!(answers, (Status::RESERVATION_CONFLICT, vec![1, 0, 0, 0, 1, 1]));
-            // Who holds it is known, and what it is called when it is back.
+            // The holder is known at once, and its name when it has reconnected.
             let mut unseen = shown;
             unseen.registrants[0].host = None;
             assert_eq!(engine.exports().await.unwrap()[0].reservation.as_ref(), Some(&unseen));
@@ -126,7 +126,7 @@ async fn a_reservation_that_persists_outlives_the_daemon_and_one_that_does_not_i
         drop(other);
         end(engine).await;
 
-        // What was cleared does not come back.
+        // A cleared reservation does not come back.
         let engine = bench.engine().await;
         let (other, answers) =
             ask(connect(&address, &nqn, 2).await, |host| (write(host), report(host)[4..].to_vec())).await;

@@ -1,4 +1,4 @@
-//! Scrubs start when they are due, one at a time, and keep their place.
+//! Scrubs start when they are due, one at a time, and keep their position.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ async fn filled(bench: &Bench, engine: &Engine, name: &str, level: Level, member
     group
 }
 
-/// Makes the volume `db` of a group, and fills it over NBD.
+/// Creates the volume `db` of a group, and fills it over NBD.
 async fn fill(bench: &Bench, engine: &Engine, group: &str, size_bytes: u32) {
     let request =
         VolumeCreate { group: group.into(), volume: "db".into(), size_bytes: size_bytes.into(), dry_run: false };
@@ -61,7 +61,7 @@ async fn a_scrub_starts_when_it_is_due_and_the_next_one_after_an_interval() {
     assert_eq!(next - due, due - START, "the same interval again");
     end(engine).await;
 
-    // A long time off: one scrub is caught up, not all that were missed.
+    // After a long time off, only one scrub is caught up, not all that were missed.
     bench.set_time(due + 300 * DAY);
     let engine = bench.engine().await;
     let group = until(&engine, "tank", |group| is_done(group) && group.scrub.last.unwrap().ended_unix_s > due).await;
@@ -147,7 +147,7 @@ async fn a_paused_scrub_holds_its_place_over_a_restart() {
     );
     let (_, message) = refused(scrub(&engine, "tank", ScrubAction::Start, false).await.unwrap_err());
     assert_eq!(message, "the group \"tank\" has a scrub that is paused: resume or stop it");
-    // What was in flight comes to its end.
+    // Requests that were in flight complete.
     tokio::time::sleep(Duration::from_millis(200)).await;
     engine.look_after_groups().await;
     let before = scrub_job(&engine.group("tank").await.unwrap()).unwrap().clone();
@@ -187,7 +187,7 @@ async fn a_scrub_makes_room_for_a_rebuild_and_goes_on_afterwards() {
     let rebuilds = |group: &Group| group.jobs.iter().any(|job| job.kind == JobKind::Rebuild && !job.state.has_ended());
     let state = |group: &Group| scrub_job(group).unwrap().state;
 
-    // Let go, it waits by itself; paused while it waits, it stays paused.
+    // Resumed, the scrub waits for the rebuild. Paused while it waits, it stays paused.
     scrub(&engine, "tank", ScrubAction::Resume, false).await.unwrap();
     let group = until(&engine, "tank", |group| state(group) != JobState::Running).await;
     assert!(rebuilds(&group), "the rebuild was faster than this test");
@@ -250,7 +250,7 @@ async fn the_result_of_a_scrub_that_ended_just_before_a_stop_is_kept() {
     let engine = bench.engine().await;
     filled(&bench, &engine, "tank", Level::Raid1, 2).await;
     scrub(&engine, "tank", ScrubAction::Start, false).await.unwrap();
-    // Nobody looks after the group meanwhile, as in the second before the next look.
+    // The maintenance of groups does not run meanwhile, as in the second before its next round.
     let began = Instant::now();
     while !scrub_job(&engine.group("tank").await.unwrap()).is_some_and(|job| job.state.has_ended()) {
         assert!(began.elapsed() < PATIENCE, "the scrub does not end");
@@ -268,7 +268,7 @@ async fn findings_name_drive_and_volume_and_what_is_left_is_warned_of() {
     let bench = Bench::new();
     let engine = bench.engine().await;
     filled(&bench, &engine, "tank", Level::Raid6, 5).await;
-    // Of 5 drives of 64 MiB with 16 MiB written, this is data or parity of the volume on each.
+    // With 16 MiB written to 5 drives of 64 MiB, this is data or parity of the volume on each.
     for offset in [(2 << 20) + 8192, (3 << 20) + 16384] {
         bench.rot("tank-3", offset);
     }

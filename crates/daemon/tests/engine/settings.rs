@@ -1,4 +1,4 @@
-//! Settings are on the drives.
+//! Settings are stored on the drives.
 
 use api::*;
 use daemon::http::Control;

@@ -1,5 +1,5 @@
-//! Two machines: one with drives for others, and one that has them as members, with a network
-//! between them that fails when it is told to.
+//! Two machines: one with drives for others, and one that uses them as members, with a network
+//! between them that fails on command.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::bench::*;
 use crate::client;
 use crate::proxy::Proxy;
 
-/// How long a remote drive may be out of reach where that is what is tested.
+/// How long a remote drive may be unreachable in tests of that limit.
 pub const LOSS: Duration = Duration::from_secs(2);
 
 pub const MIB: usize = 1 << 20;
@@ -27,7 +27,7 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// With so many drives: volumes of a mirror.
+    /// A shelf with this many drives, which are volumes of a mirror.
     pub async fn new(drives: u32) -> Shelf {
         let bench = Bench::new();
         let engine = bench.engine().await;
@@ -53,7 +53,7 @@ impl Shelf {
         Shelf { bench, engine, subsystem, address }
     }
 
-    /// The same machine after it was killed and started again.
+    /// The same machine after its daemon was stopped and started again.
     pub async fn restarted(self) -> Shelf {
         self.stopped().await.started().await
     }
@@ -69,13 +69,13 @@ impl Shelf {
         Proxy::to(self.address.parse().unwrap())
     }
 
-    /// A drive that is waited for, on a busy machine too: its target is not quick to miss its host,
+    /// A drive with a long limit, for busy machines. Its target does not give up its host quickly
     /// either.
     pub fn drive(&self, network: &Proxy, number: u32) -> String {
         format!("nvme-tcp://{}/{}?nsid={number}&loss=60s", network.address, self.subsystem)
     }
 
-    /// A drive that may be out of reach for [`LOSS`].
+    /// A drive that may be unreachable for [`LOSS`].
     pub fn missed_soon(&self, network: &Proxy, number: u32) -> String {
         self.drive(network, number).replace("loss=60s", "loss=2s")
     }
@@ -97,7 +97,7 @@ impl Stopped {
     }
 }
 
-/// An engine that looks after remote drives, as the daemon's does.
+/// An engine that looks for remote drives, as the daemon's does.
 pub async fn head(bench: &Bench) -> Arc<Engine> {
     let engine = bench.engine().await;
     engine.start_looking_for_remotes();
@@ -155,7 +155,7 @@ pub fn is_healthy(group: &Group) -> bool {
     group.health == GroupHealth::Optimal && group.jobs.iter().all(|job| job.state != JobState::Running)
 }
 
-/// Everything agrees with everything.
+/// A scrub finds no mismatch.
 pub async fn scrubbed(engine: &Engine) {
     scrub(engine, "tank", ScrubAction::Start, false).await.unwrap();
     let group = until(engine, "tank", |group| scrub_job(group).is_some_and(|job| job.state == JobState::Done)).await;
@@ -163,7 +163,7 @@ pub async fn scrubbed(engine: &Engine) {
     assert_eq!(findings.mismatch_count, 0, "{findings:?}");
 }
 
-/// Until the group is started that was remembered.
+/// Waits until the remembered group is started.
 pub async fn until_there(engine: &Engine) {
     let began = Instant::now();
     while engine.group("tank").await.is_err() {

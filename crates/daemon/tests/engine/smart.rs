@@ -1,4 +1,4 @@
-//! What hosts read of a group's state: the SMART log.
+//! The state of a group as hosts read it: the SMART log.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::nvme_host::NvmeHost;
 
 const BLOCK: u32 = 4096;
 
-/// What a host sees: critical warning, media errors, and the newest entry of the error log by
+/// The view of a host: critical warning, media errors, and the newest entry of the error log by
 /// status and LBA.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
@@ -35,7 +35,7 @@ fn look(host: &mut NvmeHost) -> Seen {
     Seen { warning: health[0], media_errors: number(&health[160..176]), newest }
 }
 
-/// Leads a host where it may block.
+/// Runs `act` with a host where it may block.
 async fn with<T: Send + 'static>(
     host: NvmeHost,
     act: impl FnOnce(&mut NvmeHost) -> T + Send + 'static,
@@ -101,7 +101,7 @@ async fn a_block_that_no_drive_has_any_more_is_a_media_error_and_named() {
     let bench = Bench::new();
     let engine = bench.engine().await;
     let host = mirror(&bench, &engine).await;
-    // Of 2 drives of 64 MiB with 16 MiB written, this is data of the volume on both.
+    // With 16 MiB written to 2 drives of 64 MiB, this is data of the volume on both.
     const ROTTEN: u64 = 3 << 20;
     for drive in ["tank-0", "tank-1"] {
         bench.rot(drive, ROTTEN);

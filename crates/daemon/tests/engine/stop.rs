@@ -1,5 +1,6 @@
-//! A daemon that is stopped in order is to NVMe hosts as one that was killed: their connections
-//! end, and what was not answered is asked again when it is back. An error would reach the program.
+//! To NVMe hosts, a daemon that is stopped in order looks like one that was killed: their
+//! connections end, and they retry unanswered commands when it is back. An error would reach the
+//! application.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +23,7 @@ async fn an_orderly_stop_ends_connections_of_hosts_and_fails_none_of_their_comma
     bench.create(&engine, bench.request("tank", Level::Raid1, 2)).await;
     let address = bench.address();
     let mut subsystem = String::new();
-    // Several, so that the first has ended while the last is still there.
+    // Several volumes, so that the first has ended while the last is still there.
     for number in 1..=4 {
         let asked = serde_json::json!({ "group": "tank", "volume": format!("v{number}"), "size_bytes": 8 << 20 });
         engine.volume_create(serde_json::from_value(asked).unwrap()).await.unwrap();

@@ -1,4 +1,4 @@
-//! The OpenAPI document says what is served, all of it, and nothing else.
+//! The OpenAPI document describes everything that is served, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -110,7 +110,7 @@ async fn every_documented_operation_is_served_and_no_other_method_is() {
     }
 }
 
-/// Calls `visit` with each object in `value`, with the way to it.
+/// Calls `visit` with each object in `value`, and its path.
 fn walk<'a>(way: &str, value: &'a Value, visit: &mut impl FnMut(&str, &'a serde_json::Map<String, Value>)) {
     match value {
         Value::Object(object) => {

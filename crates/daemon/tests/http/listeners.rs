@@ -21,7 +21,7 @@ use crate::{Machine, empty};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// A folder of this test alone, removed with it.
+/// A folder of this test, removed with it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -50,7 +50,7 @@ fn options(socket: PathBuf) -> HttpOptions {
     HttpOptions { socket, http: None, http_tls_cert: None, http_tls_key: None, http_token_file: None }
 }
 
-/// A running server; it stops when `stop` says so.
+/// A running server. It stops when `stop` is set.
 struct Running {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -120,7 +120,7 @@ async fn a_socket_left_behind_is_replaced_and_a_file_is_not() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "text");
 }
 
-/// A request to make a mirror, as bytes.
+/// A request to create a mirror, as bytes.
 fn to_create(name: &str, drives: &[String]) -> Vec<u8> {
     let body = serde_json::json!({
         "name": name, "level": "raid1", "drives": drives, "create_files_bytes": 64 << 20,
@@ -270,7 +270,7 @@ async fn tcp_serves_only_tls_with_a_known_token() {
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"GET /v1/groups HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
-    // A TLS alert, or a connection that was cut: anything but HTTP.
+    // A TLS alert, or a closed connection: anything but HTTP.
     let _ = plain.read_to_end(&mut answer).await;
     assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
 }

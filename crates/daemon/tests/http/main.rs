@@ -42,23 +42,23 @@ impl Deref for Machine {
 }
 
 impl Machine {
-    /// The name of a memory drive of this machine alone: they are known in the whole process.
+    /// The name of a memory drive of this machine. Names are shared by the whole process.
     fn drive(&self, name: &str) -> String {
         format!("mem:{name}-{}", self.number)
     }
 
-    /// Memory drives of 64 MiB, to be made.
+    /// Memory drives of 64 MiB, to be created.
     fn drives(&self, names: &[&str]) -> Vec<String> {
         names.iter().map(|name| self.drive(name) + ":64MiB").collect()
     }
 
-    /// Where an export listens.
+    /// The socket of an export.
     fn socket(&self) -> String {
         format!("unix:{}", self.bench.drive("db.sock"))
     }
 }
 
-/// A machine with nothing on it.
+/// A machine without groups.
 async fn empty() -> Machine {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Metrics are text that Prometheus reads, and say what the API says.
+//! Metrics are in Prometheus' text format, and agree with the API.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ fn example<T: DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(rest.split("```").next().expect("it ends")).unwrap()
 }
 
-/// With figures that a machine does not have when it is asked for them.
+/// With figures that a real machine does not have at will.
 #[test]
 fn loads_latencies_and_jobs_have_the_figures_of_the_api_in_seconds_and_ratios() {
     let (status, mut groups) = (example::<Status>("Status"), example::<GroupList>("GroupList").groups);
@@ -81,7 +81,7 @@ fn healths() -> BTreeMap<String, DriveHealth> {
     BTreeMap::from([("/dev/nvme0n1".to_owned(), health)])
 }
 
-/// Everything that there may be, with the figures of docs/cli/json.md.
+/// All metrics that there may be, with the figures of docs/cli/json.md.
 fn everything() -> String {
     let (status, mut groups) = (example::<Status>("Status"), example::<GroupList>("GroupList").groups);
     groups[0].jobs = status.groups[0].jobs.clone();
@@ -90,7 +90,7 @@ fn everything() -> String {
     metrics_text(&status, &groups, &drives, &volumes, &healths())
 }
 
-/// Asks for metrics as a client with this `Accept`.
+/// Requests metrics as a client with this `Accept` header.
 async fn accepted(machine: &Machine, accept: &str) -> (String, String) {
     let request = Request::builder().uri("/metrics").header("accept", accept).body(Body::empty()).unwrap();
     let response = machine.router.clone().oneshot(request).await.unwrap();
@@ -101,8 +101,8 @@ async fn accepted(machine: &Machine, accept: &str) -> (String, String) {
 
 /// Checks a text by the rules of `promtool check metrics`: every family is announced once, with
 /// help before its type; names are plain, without abbreviated or derived units; counters end in
-/// `_total`, and nothing else does; labels that summaries and histograms have for themselves are on
-/// nothing else; no series comes twice.
+/// `_total`, and nothing else does; only summaries and histograms use their reserved labels; no
+/// series comes twice.
 fn check(text: &str, is_open_metrics: bool) {
     let (mut family, mut kind, mut helped) = (String::new(), String::new(), String::new());
     let (mut families, mut series) = (BTreeSet::new(), BTreeSet::new());
@@ -158,7 +158,7 @@ async fn both_formats_follow_the_rules_of_prometheus_and_a_client_chooses_by_acc
     check(&text, false);
     assert!(text.contains("# TYPE purlin_volume_ops_total counter\n"), "{text}");
     check(&everything(), true);
-    // For `promtool check metrics`, where there is one.
+    // For `promtool check metrics`, if it is installed.
     if let Some(path) = std::env::var_os("PURLIN_WRITE_METRICS") {
         std::fs::write(path, text).unwrap();
     }

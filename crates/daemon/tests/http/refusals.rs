@@ -1,4 +1,4 @@
-//! What is refused, word by word, and that a refusal changes nothing.
+//! The exact text of refusals, and that a refusal changes nothing.
 
 use serde_json::{Value, json};
 
@@ -127,7 +127,7 @@ async fn what_is_in_the_way_is_named() {
             json!({"group": "tank", "volume": "big", "size_bytes": 1u64 << 40}),
             "507 no_space: the volume \"tank/big\" needs 1 TiB, and the group \"tank\" has 189 MiB free",
         ),
-        // More than there are numbers for, once it is whole blocks.
+        // Rounded up to whole blocks, the size exceeds the range of numbers.
         (
             "POST",
             "/v1/volumes",
@@ -247,7 +247,7 @@ async fn a_volumes_size_is_rounded_up_to_whole_blocks_of_4_kib() {
         call(&router, "PATCH", "/v1/volumes/tank/odd", json!({ "size_bytes": size_bytes })).await
     };
     assert_eq!(sized(12_289).await.1["object"]["size_bytes"], 16_384);
-    // Nothing is lost of what is rounded to what it is.
+    // The new size rounds up to the current size, so no data is lost.
     assert_eq!(sized(12_289).await.1["object"]["size_bytes"], 16_384);
     let (status, refused) = sized(12_288).await;
     assert_eq!((status.as_u16(), &refused["error"]["code"]), (400, &json!("confirmation_needed")));

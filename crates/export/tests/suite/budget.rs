@@ -1,4 +1,4 @@
-//! Memory for requests in flight, and hosts that ask for more than their part.
+//! Memory for requests in flight, and hosts that request more than their share.
 
 use std::time::Duration;
 
@@ -43,11 +43,11 @@ fn writes_whose_data_never_arrive_hold_no_more_than_the_budget_and_stop_no_other
             queue.send(io::write(mebibyte(number), MIB as u32, false, false), &[1; MIB as usize], 0);
         }
     }
-    // The first queue may have got all that one queue may ask for.
+    // The first queue may have got all that one queue may hold.
     eventually("all queues wait", || budget.stats().waiting >= 15);
     let held = budget.stats().held_bytes;
     assert!((14 * MIB..=17 * MIB).contains(&held), "a half of the budget: {held}");
-    // Another host has its part.
+    // Another host has its share.
     let other = Controller::with(target.address, wish(2), Digests::default()).unwrap();
     let mut queue = other.queue(1);
     for number in 0..32 {
@@ -55,7 +55,7 @@ fn writes_whose_data_never_arrive_hold_no_more_than_the_budget_and_stop_no_other
         assert_eq!(queue.execute(write, &[2; MIB as usize], 0).status(), Status::SUCCESS);
     }
     assert!(budget.stats().held_bytes <= 32 * MIB);
-    // Those that wait are served as soon as there is memory.
+    // Waiting requests are served as soon as there is memory.
     let mut last = stalled.pop().unwrap();
     drop(stalled);
     last.withholds = false;
@@ -93,10 +93,10 @@ fn what_a_host_has_asked_for_and_was_not_begun_is_not_done_once_it_is_gone() {
             queue.send(io::verify(mebibyte(number)), &[], 0);
         }
     }
-    // The service window of a host that is alone has 32 MiB.
+    // The service window of a single active host is 32 MiB.
     eventually("the window is full", || volume.in_flight() == 32);
     drop((both, controller));
-    // Its queues end when nothing of them is in the volume any more, which is soon.
+    // Its queues end when none of their requests is in the volume any more, which is soon.
     std::thread::sleep(Duration::from_millis(100));
     volume.release();
     eventually("it is gone", || state.connections().is_empty());
@@ -135,7 +135,7 @@ fn one_hosts_long_commands_leave_the_volume_to_others() {
     volume.hold();
     let sent: Vec<u16> = (0..40).map(|number| long.send(io::verify(mebibyte(number)), &[], 0)).collect();
     eventually("one is in the volume", || volume.in_flight() == 1);
-    // The others wait in front of the volume, and the other host's reads do not.
+    // The others wait before the volume, and the other host's reads do not.
     let reads: Vec<u16> =
         (0..16).map(|first| short.send(io::read(Blocks { nsid: 1, first, count: 1 }, BLOCK), &[], BLOCK)).collect();
     eventually("the reads are in the volume", || volume.in_flight() == 17);

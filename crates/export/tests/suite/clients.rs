@@ -1,5 +1,5 @@
-//! Clients of other makers: libnbd and its tools, QEMU's tools, fio. A test without its tool says
-//! so and passes.
+//! Third-party clients: libnbd and its tools, QEMU's tools, fio. If its tool is missing, a test
+//! prints that and passes.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::common::{Served, has, output, python_with_libnbd, run};
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes that compress badly and repeat nowhere near.
+/// Bytes that compress badly and do not repeat nearby.
 fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -81,7 +81,7 @@ fn nbdcopy_brings_an_image_there_and_back_with_its_holes() {
         run("nbdcopy", &[connections, &served.uri("disk"), text(&back)]);
         let read = fs::read(&back).unwrap();
         assert!(read[..bytes.len()] == bytes && read[bytes.len()..].iter().all(|&byte| byte == 0));
-        // 12 MiB and what an odd end takes: the hole did not become data.
+        // 12 MiB and the space for the odd end: the hole did not become data.
         assert!((12 * MIB..13 * MIB).contains(&volume.ram.allocated_bytes()), "{}", volume.ram.allocated_bytes());
     }
     assert!(volume.ram.flushes() > 0);

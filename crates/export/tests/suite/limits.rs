@@ -1,4 +1,5 @@
-//! Limits of volumes and of hosts: what passes, what waits, and who does not notice.
+//! Limits of volumes and of hosts: which requests pass, which wait, and which clients are not
+//! affected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,12 +14,12 @@ use nvme::Status;
 use nvme::host::{Blocks, io};
 use nvme::tcp::Digests;
 
-/// So many requests for each second, of which 10 ms' worth go at once.
+/// This many requests a second, with a burst of 10 ms.
 fn iops(iops: u64) -> Option<Limit> {
     Some(Limit { iops: Some(iops), bytes_per_s: None, burst_ms: 10 })
 }
 
-/// The first request goes, and those behind it wait for longer than any test.
+/// The first request goes, and those after it wait for longer than any test.
 fn one_only() -> Option<Limit> {
     Some(Limit { iops: None, bytes_per_s: Some(1), burst_ms: 10 })
 }
@@ -27,12 +28,12 @@ fn blocks(nsid: u32, first: u64, bytes: u64) -> Blocks {
     Blocks { nsid, first, count: (bytes / u64::from(BLOCK)) as u32 }
 }
 
-/// Asks for `bytes`, and leaves the answer for later.
+/// Sends a read of `bytes`, without waiting for the answer.
 fn send_read(queue: &mut Queue, nsid: u32, bytes: u64) -> u16 {
     queue.send(io::read(blocks(nsid, 0, bytes), bytes as u32), &[], bytes as u32)
 }
 
-/// The cookie of the next request that is answered, and succeeds.
+/// The cookie of the next answered request, which has to succeed.
 fn done(raw: &mut Raw) -> u64 {
     match raw.reply() {
         Reply::Simple { error: 0, cookie, .. } => cookie,
@@ -44,8 +45,8 @@ fn limited(limiter: &Arc<Limiter>) -> Arc<ExportState> {
     ExportState::limited("disk", "for tests", false, limiter.clone())
 }
 
-/// A limited volume for NBD clients and for NVMe hosts, two shards each, and what all of them have
-/// had answered.
+/// A limited volume for NBD clients and for NVMe hosts, two shards each, and the number of answered
+/// requests.
 struct Everywhere {
     nbd: Served,
     nvme: Target,
@@ -54,7 +55,7 @@ struct Everywhere {
     over: AtomicBool,
 }
 
-/// What each of the four connections of [`Everywhere::measure`] has in flight.
+/// Requests in flight on each of the four connections of [`Everywhere::measure`].
 const DEPTH: u64 = 16;
 
 impl Everywhere {
@@ -68,7 +69,7 @@ impl Everywhere {
         Everywhere { nbd, nvme, limiter, answered: AtomicU64::new(0), over: AtomicBool::new(false) }
     }
 
-    /// An NBD client with so many requests in flight.
+    /// An NBD client with this many requests in flight.
     fn use_nbd(&self, depth: u64, bytes: u32) {
         let mut raw = Raw::on(&self.nbd.socket(), "disk", false);
         (0..depth).for_each(|cookie| raw.read(cookie, 0, bytes));
@@ -83,7 +84,7 @@ impl Everywhere {
         }
     }
 
-    /// An NVMe host with so many requests in flight, on two queues in turn.
+    /// An NVMe host with this many requests in flight, on two queues in turn.
     fn use_nvme(&self, depth: usize, bytes: u64) {
         let controller = Controller::connect(self.nvme.address);
         let mut queues = [controller.queue(1), controller.queue(2)];
@@ -103,8 +104,8 @@ impl Everywhere {
         }
     }
 
-    /// Requests that two NBD clients and a host on two queues have answered in a time, and that
-    /// time.
+    /// The number of requests answered to two NBD clients and to a host on two queues, and the time
+    /// that this took.
     fn measure(&self, time: Duration, bytes: u32) -> (u64, Duration) {
         self.over.store(false, Ordering::SeqCst);
         std::thread::scope(|scope| {
@@ -113,8 +114,8 @@ impl Everywhere {
             }
             scope.spawn(|| self.use_nvme(DEPTH as usize, bytes.into()));
             std::thread::sleep(Duration::from_millis(200));
-            // The clock runs before and after the counting: whatever this thread is kept waiting
-            // for makes the time longer.
+            // The clock runs before and after the counting, so any delay of this thread makes the
+            // time longer.
             let (start, before) = (Instant::now(), self.answered.load(Ordering::SeqCst));
             std::thread::sleep(time);
             let measured = (self.answered.load(Ordering::SeqCst) - before, start.elapsed());
@@ -124,10 +125,10 @@ impl Everywhere {
         })
     }
 
-    /// Measures until the rate is what it is to be: a machine that is busy may have no time for
-    /// more. Never are more answered than are let in within the time, with the burst, and those
-    /// that had their answer before and were not counted yet, because their clients were kept
-    /// waiting: as many as the clients have in flight.
+    /// Measures until the rate is reached: a busy machine may have no time for more. The count
+    /// never exceeds the requests that are admitted within the time, plus the burst, plus the
+    /// requests in flight: these may have been answered before, but not counted yet because their
+    /// clients were delayed.
     fn assert_rate(&self, limit: Limit, bytes: u32, rate: f64) {
         let (mut seen, began) = (Vec::new(), Instant::now());
         while began.elapsed() < PATIENCE {
@@ -148,7 +149,7 @@ impl Everywhere {
 #[test]
 fn a_volumes_limit_is_what_all_its_exports_queues_and_shards_get_together() {
     let all = Everywhere::new();
-    // Rates that a busy machine serves too, and a burst for which a shard may be kept waiting.
+    // Rates that a busy machine can serve, and a burst for which a shard may be delayed.
     let requests = Limit { iops: Some(200), bytes_per_s: None, burst_ms: 500 };
     all.assert_rate(requests, 4096, 200.0);
     let bandwidth = Limit { iops: None, bytes_per_s: Some(4 * MIB), burst_ms: 500 };
@@ -165,7 +166,8 @@ fn what_waits_for_one_volumes_limit_delays_no_other_volume_of_the_same_queue() {
     let controller = Controller::connect(target.address);
     let mut queue = controller.queue(1);
     limiter.set(one_only());
-    // More than a connection may hold, were they let in; and writes whose data are not asked for.
+    // More reads than a connection may hold if they were admitted; and writes whose data is not
+    // requested.
     let first = send_read(&mut queue, 2, MIB);
     let reads: Vec<u16> = (0..90).map(|_| send_read(&mut queue, 2, MIB)).collect();
     let data = vec![7; MIB as usize];
@@ -194,14 +196,14 @@ fn what_a_request_has_moved_counts_as_its_bytes() {
     let limiter: Arc<Limiter> = Arc::default();
     served.exports.add(volume.clone(), limited(&limiter));
     let mut raw = Raw::on(&served.socket(), "disk", false);
-    // What passes at first is paid for before the next one passes.
+    // The first request is paid for before the next one passes.
     let mut waits = |flags, command| {
         limiter.set(None);
         limiter.set(one_only());
         (0..2).for_each(|cookie| raw.send(&client::request(flags, command, cookie, 0, MIB as u32)));
         done(&mut raw);
         raw.send(&client::request(0, cmd::FLUSH, 2, 0, 0));
-        // A flush is not held up: what came before it and does not wait is answered when it is.
+        // A flush is not limited: earlier requests that do not wait are answered before it.
         let answered = (0..2).take_while(|_| done(&mut raw) != 2).count();
         let waits = limiter.waits().waiting;
         limiter.set(None);
@@ -300,7 +302,7 @@ fn a_hosts_limit_holds_for_all_its_queues_and_for_nobody_else() {
     let [one, two] = controllers.each_ref().map(|controller| [controller.queue(1), controller.queue(2)]);
     let (mut one, mut two) = (one, two);
     let name = host(1).nqn.to_string();
-    // Connected already, and used.
+    // The queues are connected already, and used.
     for queue in one.iter_mut().chain(&mut two) {
         let cid = send_read(queue, 1, 4096);
         assert_eq!(queue.wait(cid).status(), Status::SUCCESS);
@@ -324,7 +326,7 @@ fn a_hosts_limit_holds_for_all_its_queues_and_for_nobody_else() {
     }
     assert!(state.limited_hosts().is_empty());
 
-    // A limit that is there before its host comes.
+    // A limit that is set before its host connects.
     let later = host(3).nqn.to_string();
     state.limit_host(&later, iops(1));
     let controller = Controller::with(target.address, wish(3), Digests::default()).unwrap();

@@ -1,5 +1,5 @@
-//! Exports over real sockets, with real clients. One program, since each further one would compile
-//! all of the crate again.
+//! Exports over real sockets, with real clients. All in one program, since each further one would
+//! compile the whole crate again.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 

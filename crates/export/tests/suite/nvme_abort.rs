@@ -1,4 +1,4 @@
-//! Abort: commands that have not begun end at once, others are left alone.
+//! Abort: commands that have not begun end at once, others are not affected.
 
 use std::sync::Arc;
 
@@ -23,19 +23,19 @@ fn abort(queue: u16, cid: u16) -> Command {
     command
 }
 
-/// Aborts a command of I/O queue 1, and gives the result.
+/// Aborts a command of I/O queue 1, and returns the result.
 fn abort_one(controller: &mut Controller, cid: u16) -> u64 {
     let answer = controller.admin.execute(abort(1, cid), &[], 0);
     assert_eq!(answer.status(), Status::SUCCESS);
     answer.completion.result.get()
 }
 
-/// One that went on is answered in time.
+/// A command that went on is answered in time.
 fn read(queue: &mut Queue, block: u64) -> Vec<u8> {
     queue.execute(io::read(Blocks { nsid: 1, first: block, count: 1 }, BLOCK), &[], BLOCK).data()
 }
 
-/// The first request of a host goes, and those behind it wait for longer than any test.
+/// The first request of a host goes, and those after it wait for longer than any test.
 fn limit(state: &Arc<ExportState>, controller: &Controller) -> String {
     let name = controller.who.nqn.to_string();
     state.limit_host(&name, Some(Limit { iops: None, bytes_per_s: Some(1), burst_ms: 10 }));
@@ -72,7 +72,7 @@ fn a_command_that_waits_for_a_limit_is_aborted_and_changes_nothing() {
     );
 }
 
-/// Who was asked for data may send them; the command's identifier is in use until then.
+/// A host may send requested data. The command identifier is in use until then.
 #[test]
 fn a_command_whose_data_were_asked_for_is_aborted_when_they_are_there() {
     let (target, _, _) = Target::disk(MIB);
@@ -82,8 +82,8 @@ fn a_command_whose_data_were_asked_for_is_aborted_when_they_are_there() {
     let [one, other] = [3, 4].map(|block| queue.send(write(block, false), &[7; LEN], 0));
     let requests = [queue.wait_for_request(), queue.wait_for_request()];
     let aborting = controller.admin.send(abort(1, one), &[], 0);
-    // Answered by the same queue before the Abort, which waits: a second one for the same command
-    // is not needed.
+    // The queue answers this before the first Abort, which waits: a second Abort of the same
+    // command is not needed.
     assert_eq!(abort_one(&mut controller, one), NOT_ABORTED);
     queue.requested.extend(requests);
     queue.supply();
@@ -98,11 +98,11 @@ fn a_command_whose_data_were_not_asked_for_yet_is_aborted_at_once() {
     let mut controller = Controller::connect(target.address);
     let mut queue = controller.queue(1);
     queue.withholds = true;
-    // More than a connection asks for at a time.
+    // More than a connection requests at a time.
     let many = |first| io::write(Blocks { nsid: 1, first, count: 256 }, 256 * BLOCK, false, false);
     let sent: Vec<u16> = (0..20).map(|index| queue.send(many(index * 256), &[5; 256 * LEN], 0)).collect();
     let last = *sent.last().unwrap();
-    // Behind them: they have all been taken.
+    // The flush is behind them, so they have all been taken.
     assert_eq!(queue.execute(io::flush(1), &[], 0).status(), Status::SUCCESS);
     assert_eq!(queue.requests, 16);
     assert_eq!(abort_one(&mut controller, last), ABORTED);
@@ -139,8 +139,8 @@ fn aborts_of_what_is_not_there_change_nothing() {
     let waiting = queue.send(write(1, true), &[2; LEN], 0);
     assert_eq!(queue.wait(first).status(), Status::SUCCESS);
     eventually("it waits", || state.limited_hosts()[&name].1.waiting == 1);
-    // The own identifier and its neighbours, a queue that there is not, one that cannot be, another
-    // queue's command.
+    // The Abort's own identifier and its neighbors, an absent queue, an invalid queue number, and a
+    // command of another queue.
     let own = controller.admin.send(abort(0, 0), &[], 0);
     assert_eq!(controller.admin.wait(own).completion.result.get(), NOT_ABORTED);
     for (number, cid) in
@@ -170,7 +170,7 @@ fn a_host_that_hangs_up_with_an_abort_under_way_loses_its_queues() {
     queue.withholds = true;
     let sent = queue.send(write(0, false), &[7; LEN], 0);
     assert_eq!(queue.wait_for_request().cid, sent);
-    // Its outcome would be known when the data come, which they never do.
+    // The result would be known when the data arrives, which it never does.
     controller.admin.send(abort(1, sent), &[], 0);
     drop(controller);
     assert!(queue.is_closed());
@@ -190,7 +190,7 @@ fn no_more_aborts_run_than_may_and_they_end_with_the_queue() {
         let answer = controller.admin.execute(abort(1, *cid), &[], 0);
         assert_eq!(answer.status(), Status::ABORT_LIMIT_EXCEEDED);
     }
-    // The data never come.
+    // The data never arrives.
     drop(queue);
     for abort in aborts {
         assert_eq!(controller.admin.wait(abort).completion.result.get(), NOT_ABORTED);

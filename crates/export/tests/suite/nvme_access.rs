@@ -22,13 +22,13 @@ fn write(queue: &mut Queue, nsid: u32, byte: u8) -> Status {
     queue.execute(io::write(block(nsid), BLOCK, true, false), &[byte; LEN], 0).status()
 }
 
-/// A host that wants to hear of access states.
+/// A host that requests events for changes of access states.
 fn connect(target: &Target, host: u8) -> Controller {
     let wish = Wish { events: 1 << 11, ..wish(host) };
     Controller::with(target.address, wish, Digests::default()).unwrap()
 }
 
-/// The log: its change count, and group, change count and state of each namespace.
+/// The ANA log: its change count; and group, change count and state of each namespace.
 fn states(controller: &mut Controller) -> (u64, Vec<(u32, u64, u8)>) {
     let log = controller.admin.submit(admin::get_log_page(0x0C, 0, 16 + 8 * 36, false)).data();
     let number = |at: usize| u64::from_le_bytes(log[at..at + 8].try_into().unwrap());
@@ -74,7 +74,7 @@ fn an_inaccessible_namespace_is_neither_read_nor_changed_and_others_are_served()
         let opcode = command.opcode;
         assert_eq!(queue.execute(command, data, 0).status(), refused, "{opcode:02x}h");
     }
-    // Both parts of a fused operation.
+    // Both parts of a fused operation are refused.
     let compare = Command { flags: 0x41, ..io::compare(block(1), BLOCK, true) };
     let change = Command { flags: 0x42, ..io::write(block(1), BLOCK, true, false) };
     let sent = [queue.send(compare, &[7; LEN], 0), queue.send(change, &data, 0)];
@@ -105,7 +105,7 @@ fn hosts_are_told_of_the_namespaces_that_they_may_use_and_of_no_others() {
     assert_eq!(told(&mut one, asked), (Some(Event::AccessChanged), 0x0C));
     let (second, known) = states(&mut one);
     assert_eq!((known, second), (vec![(1, 2, 2), (2, 1, 1)], first + 1));
-    // The same once more is no change.
+    // Setting the same state again is no change.
     state.set_access(Access::NonOptimized);
     assert_eq!(states(&mut one), (second, vec![(1, 2, 2), (2, 1, 1)]));
     state.set_access(Access::Inaccessible);
@@ -114,7 +114,7 @@ fn hosts_are_told_of_the_namespaces_that_they_may_use_and_of_no_others() {
     assert_eq!(told(&mut one, asked), (Some(Event::AccessChanged), 0x0C));
     assert_eq!(states(&mut one), (second + 1, vec![(1, 3, 3), (2, 1, 1)]));
 
-    // Host 2 has heard of nothing but what it may use.
+    // Host 2 has heard only of the namespace that it may use.
     assert_eq!(states(&mut two).1, [(2, 1, 1)]);
     target.portal.access_changed(&subsystem(), 2);
     assert_eq!(told(&mut two, other), (Some(Event::AccessChanged), 0x0C));
@@ -136,7 +136,7 @@ fn what_one_address_cannot_reach_another_does() {
     }
 }
 
-/// A host may send data, or be held up by a limit, for longer than a state lasts.
+/// A host may send data, or be delayed by a limit, for longer than a state lasts.
 #[test]
 fn a_command_that_has_waited_goes_by_the_state_at_its_beginning() {
     let (target, volume, state) = Target::disk(MIB);
@@ -149,13 +149,14 @@ fn a_command_that_has_waited_goes_by_the_state_at_its_beginning() {
     let sent = queue.send(late, &data, 0);
     let request = queue.wait_for_request();
     state.set_access(Access::Inaccessible);
-    // The state is seen by now: this is answered after it was set.
+    // The state is in effect by now: this command is answered after the change.
     assert_eq!(read(&mut queue, 1), Status::ACCESS_INACCESSIBLE);
     queue.requested.push_back(request);
     queue.supply();
     assert_eq!(queue.wait(sent).status(), Status::ACCESS_INACCESSIBLE);
 
-    // The same for both parts of a fused operation, which have all their data when the second has.
+    // The same is true for both parts of a fused operation. They have all their data when the
+    // second part has.
     state.set_access(Access::Optimized);
     let compare = Command { flags: 0x41, ..io::compare(block(1), BLOCK, false) };
     let sent = [queue.send(compare, &[0; LEN], 0), queue.send(Command { flags: 0x42, ..late }, &data, 0)];
@@ -166,7 +167,7 @@ fn a_command_that_has_waited_goes_by_the_state_at_its_beginning() {
     let statuses = sent.map(|cid| queue.wait(cid).status());
     assert_eq!(statuses, [Status::ACCESS_INACCESSIBLE, Status::ABORTED_FAILED_FUSED]);
 
-    // One that waits for a limit, which ends when the limit goes.
+    // Commands that wait for a limit go on when the limit is removed.
     state.set_access(Access::Optimized);
     let name = controller.who.nqn.to_string();
     state.limit_host(&name, Some(Limit { iops: None, bytes_per_s: Some(1), burst_ms: 10 }));
@@ -176,7 +177,7 @@ fn a_command_that_has_waited_goes_by_the_state_at_its_beginning() {
     state.limit_host(&name, None);
     let statuses = waiting.map(|cid| queue.wait(cid).status());
     assert!(statuses[1..].iter().all(|status| *status == Status::ACCESS_INACCESSIBLE), "{statuses:?}");
-    // The first one had its turn at once.
+    // The first write was not delayed.
     let written = if statuses[0].is_success() { data } else { [0; LEN] };
     let held = crate::common::nvme::within(
         crate::common::PATIENCE,

@@ -1,4 +1,4 @@
-//! Hosts that have to prove who they are, on each queue, and those that cannot.
+//! Hosts that have to authenticate, on each queue, and those that cannot.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn host_secret(group: DhGroup) -> HostSecret {
     HostSecret { host: secret(1), controller: Some(secret(2)), group }
 }
 
-/// Host 1 has to authenticate; others need not.
+/// Host 1 has to authenticate. Other hosts need not.
 fn target(group: DhGroup) -> (Target, Arc<ExportState>) {
     let (target, _, state) = Target::disk(MIB);
     target.secrets.set(host(1).nqn.as_str(), Some(host_secret(group)));
@@ -86,7 +86,7 @@ fn say(queue: &mut Queue, data: &[u8]) -> Status {
     queue.submit(Submission { command, data: data.to_vec(), reply_bytes: 0 }).status()
 }
 
-/// Authentication Receive of so many bytes.
+/// Authentication Receive of `len` bytes.
 fn listen(queue: &mut Queue, len: u32) -> crate::common::nvme::Answer {
     queue.submit(Submission { command: auth::receive(len), data: Vec::new(), reply_bytes: len })
 }
@@ -121,7 +121,7 @@ fn a_host_with_the_wrong_secret_is_refused_and_cut_off() {
     let refused = authenticate(&mut queue, credentials(3, None));
     assert_eq!(refused, Err(HostError::NotAuthenticated(Refusal::Failed)));
     assert!(queue.is_closed());
-    // On an I/O queue as well, although its admin queue was let in.
+    // It is refused on an I/O queue as well, although its admin queue was let in.
     let (mut queue, admitted) = connected(target.address, Digests::default());
     authenticate(&mut queue, credentials(1, None)).unwrap();
     let established = queue.lead(Setup::of_connected(wish(1), admitted)).unwrap();
@@ -164,7 +164,7 @@ fn nothing_else_is_served_before() {
     assert_eq!(first.execute(write, &vec![1; BLOCK as usize], 0).status(), Status::AUTHENTICATION_REQUIRED);
     authenticate(&mut first, credentials(1, None)).unwrap();
     assert_eq!(read(&mut first), Status::SUCCESS);
-    // It is over then, and is not connected again.
+    // The transaction is over then, and the queue cannot be connected again.
     let again = connect_io(&host(1), &subsystem(), established.cntlid, 1, 32);
     assert_eq!(first.submit(again).status(), Status::COMMAND_SEQUENCE_ERROR);
     assert_eq!(listen(&mut first, 64).status(), Status::COMMAND_SEQUENCE_ERROR);
@@ -192,7 +192,7 @@ fn who_knows_a_name_and_no_secret_takes_no_queue_from_its_host() {
     let mut own = io_queue(target.address, cntlid, 1);
     authenticate(&mut own, credentials(1, None)).unwrap();
     assert_eq!(read(&mut own), Status::SUCCESS);
-    // One that has the secret, and comes too late.
+    // A host that has the secret, but comes too late.
     let mut late = strangers.pop().unwrap();
     let _ = authenticate(&mut late, credentials(1, None));
     assert!(late.is_closed());
@@ -219,13 +219,13 @@ fn a_new_secret_is_asked_for_the_next_time_and_a_live_host_may_authenticate_agai
     authenticate(&mut second, credentials(5, None)).unwrap();
     authenticate(&mut queue, credentials(5, None)).unwrap();
     assert_eq!((read(&mut first), read(&mut second)), (Status::SUCCESS, Status::SUCCESS));
-    // With the old one the host has failed: all of it ends.
+    // With the old secret the host fails, and its whole controller ends.
     assert!(authenticate(&mut queue, credentials(1, None)).is_err());
     assert!(queue.is_closed() && first.is_closed() && second.is_closed());
 }
 
-/// As Linux does when its secret is replaced: the admin queue first, then all I/O queues, of which
-/// each has a transaction under way.
+/// As Linux does when its secret is replaced: the admin queue first, then all I/O queues, each of
+/// which has a transaction in progress.
 #[test]
 fn io_queues_authenticate_again_while_they_work() {
     let (target, volume, _) = Target::disk(MIB);
@@ -239,7 +239,7 @@ fn io_queues_authenticate_again_while_they_work() {
     let replaced = HostSecret { host: secret(5), ..host_secret(DhGroup::Ffdhe2048) };
     target.secrets.set(host(1).nqn.as_str(), Some(replaced));
     authenticate(&mut queue, credentials(5, Some(2))).unwrap();
-    // A command that is in flight meanwhile is answered as ever.
+    // A command that is in flight meanwhile is answered as usual.
     volume.hold();
     let cids = queues.each_mut().map(|queue| {
         queue.send(io::write(Blocks { nsid: 1, first: 0, count: 1 }, BLOCK, true, false), &vec![1; BLOCK as usize], 0)
@@ -249,11 +249,11 @@ fn io_queues_authenticate_again_while_they_work() {
     volume.release();
     for (queue, cid) in queues.iter_mut().zip(cids) {
         assert_eq!(queue.wait(cid).status(), Status::SUCCESS);
-        // A second time is as the first.
+        // A second time works like the first.
         authenticate(queue, credentials(5, None)).unwrap();
         assert_eq!(read(queue), Status::SUCCESS);
     }
-    // Who fails loses the queue that it has failed on.
+    // A host that fails loses the queue on which it failed.
     let [first, second] = &mut queues;
     assert_eq!(authenticate(first, credentials(1, None)), Err(HostError::NotAuthenticated(Refusal::Failed)));
     assert!(first.is_closed());
@@ -261,7 +261,7 @@ fn io_queues_authenticate_again_while_they_work() {
     assert!(queue.submit(admin::keep_alive()).status().is_success());
 }
 
-/// What a host sends in a transaction, up to Reply.
+/// The messages that a host sends in a transaction, up to Reply.
 fn first_messages(queue: &mut Queue) -> [Vec<u8>; 2] {
     let mut machine = machine(credentials(1, Some(2)));
     let mut sent = Vec::new();
@@ -305,33 +305,33 @@ fn messages_that_are_cut_short_too_long_or_out_of_order_end_their_queue_alone() 
         assert_eq!(say(&mut queue, &reply[..len]), Status::SUCCESS);
         assert_eq!(refusal(&mut queue), Refusal::Payload, "{len} bytes of Reply");
     }
-    // What follows a message is not looked at, up to what an admin command may have.
+    // Bytes behind a message are ignored, up to the limit of an admin command.
     let (mut queue, _) = connected(target.address, Digests::default());
     let mut long = negotiate.clone();
     long.resize(8 << 10, 0xAA);
     assert_eq!(say(&mut queue, &long), Status::SUCCESS);
     assert!(matches!(Message::parse(&listen(&mut queue, 4096).data()), Ok(Message::Challenge(_))));
-    // Twice.
+    // The negotiation is sent twice.
     assert_eq!(say(&mut queue, &negotiate), Status::SUCCESS);
     assert_eq!(refusal(&mut queue), Refusal::Order);
-    // Reply before its time, and nothing at all.
+    // A Reply out of order, and a receive without any message.
     let (mut queue, _) = connected(target.address, Digests::default());
     assert_eq!(say(&mut queue, &Message::Success2 { transaction: 0 }.encode()), Status::SUCCESS);
     assert_eq!(refusal(&mut queue), Refusal::Order);
     let (mut queue, _) = connected(target.address, Digests::default());
     assert_eq!(listen(&mut queue, 4096).status(), Status::COMMAND_SEQUENCE_ERROR);
-    // Room that is too small for the challenge, which stays to be read.
+    // The space is too small for the challenge, which can still be read.
     assert_eq!(say(&mut queue, &negotiate), Status::SUCCESS);
     assert_eq!(listen(&mut queue, 64).status(), Status::INVALID_FIELD);
     assert!(matches!(Message::parse(&listen(&mut queue, 4096).data()), Ok(Message::Challenge(_))));
-    // Another security protocol, and a length that is another one.
+    // Another security protocol, and a wrong length.
     for (dword, value) in [(10, 0xEA01_0100), (11, 17)] {
         let mut command = auth::send(16);
         command.set_cdw(dword, value);
         let wrong = Submission { command, data: vec![0; 16], reply_bytes: 0 };
         assert_eq!(queue.submit(wrong).status(), Status::INVALID_FIELD);
     }
-    // A host that gives up is not answered any more.
+    // A host that gives up gets no more answers.
     let gives_up = Message::Failure2 { transaction: 1, refusal: Refusal::Failed };
     let (mut queue, _) = connected(target.address, Digests::default());
     assert_eq!(say(&mut queue, &gives_up.encode()), Status::SUCCESS);
@@ -354,8 +354,8 @@ fn a_command_of_an_unproven_queue_that_brings_data_is_refused_before_they_are_as
     assert_eq!(queue.execute(command, &[], 0).status(), Status::INVALID_FIELD);
 }
 
-/// One shard serves an honest host beside twenty that have it compute in the largest group. Were
-/// the shard to compute, the honest host would have its turn once between two exponentiations.
+/// One shard serves an honest host beside twenty that make it compute in the largest group. If the
+/// shard itself computed, the honest host would have a turn only between two exponentiations.
 #[test]
 fn exponentiations_do_not_hold_up_other_queues() {
     const COUNT: usize = 20;
@@ -405,7 +405,7 @@ fn a_host_that_does_not_go_on_is_cut_off_and_leaves_nothing() {
     }
     assert!(began.elapsed() > Duration::from_secs(20), "it had time");
     assert!(prompt.submit(admin::property_get(property::VS, false)).status().is_success());
-    // Nor is its controller there any more: another queue cannot join it.
+    // Its controller is gone as well: another queue cannot join it.
     let mut late = Queue::open(target.address, Digests::default());
     let connect = connect_io(&host(1), &subsystem(), admitted.cntlid, 1, 32);
     let refused = Connected::of(&late.submit(connect).completion);

@@ -1,4 +1,4 @@
-//! The discovery log changes: hosts that watch it are told.
+//! The discovery log changes: hosts that watch it get an event.
 
 use crate::common::Volume;
 use crate::common::nvme::{Controller, MIB, Target, only, subsystem, wish};
@@ -10,9 +10,9 @@ use nvme::tcp::Digests;
 /// A host with a discovery controller.
 struct Watcher {
     controller: Controller,
-    /// Of the log as it was read last.
+    /// The generation of the log when it was last read.
     generation: u64,
-    /// The request for events that is open.
+    /// The outstanding event request.
     asked: u16,
 }
 
@@ -27,7 +27,7 @@ impl Watcher {
         watcher
     }
 
-    /// Whether the subsystem is in the log, which is a new one.
+    /// Reads the log, which must be a new generation. Returns whether the subsystem is in it.
     fn read(&mut self) -> bool {
         let (generation, entries) = self.controller.admin.lead(DiscoveryLog::new()).unwrap();
         assert!(generation > self.generation, "{generation} after {}", self.generation);
@@ -35,7 +35,7 @@ impl Watcher {
         entries.iter().any(|entry| Found::of(entry).unwrap().subsystem == subsystem())
     }
 
-    /// Waits until it is told of a change, and reads the log then. Whether the subsystem is in it.
+    /// Waits for the event of a change, then reads the log. Returns whether the subsystem is in it.
     fn told(&mut self) -> bool {
         let answer = self.controller.admin.wait(self.asked);
         let event = AsyncEvent::of(answer.completion.result.get());

@@ -1,5 +1,4 @@
-//! What a host reads of commands that have failed: the error log of its controller, and the SMART
-//! log.
+//! Reports of failed commands for a host: the error log of its controller, and the SMART log.
 
 use crate::common::nvme::{BLOCK, Controller, MIB, Queue, Target, wish};
 use drive::BlockError;
@@ -49,7 +48,7 @@ fn health(controller: &mut Controller) -> (u8, u64, u64) {
     (log[0], number(&log[160..168]), number(&log[176..184]))
 }
 
-/// Sends a command with its data, if it has some, and gives its identifier and how it ends.
+/// Sends a command with its data, if any. Returns its identifier and its status.
 fn ends(queue: &mut Queue, command: Command, data: &[u8], reply_bytes: u32) -> (u16, Status) {
     let cid = queue.send(command, data, reply_bytes);
     (cid, queue.wait(cid).status())
@@ -68,7 +67,7 @@ fn commands_that_fail_on_io_queues_are_in_the_error_log_of_their_controller() {
     volume.fail(Some(LOST));
     let (read, status) = ends(&mut queues[1], io::read(blocks(7, 2), 2 * BLOCK), &[], 2 * BLOCK);
     assert_eq!(status, Status::UNRECOVERED_READ_ERROR);
-    // Data in the capsule, and data that are asked for.
+    // Data in the capsule, and data by R2T.
     let [near, far] = [true, false].map(|inside| {
         let (cid, status) = ends(&mut queues[0], io::write(blocks(9, 1), BLOCK, inside, false), &data, 0);
         assert_eq!(status, Status::WRITE_FAULT);
@@ -76,7 +75,7 @@ fn commands_that_fail_on_io_queues_are_in_the_error_log_of_their_controller() {
     });
     let (flush, _) = ends(&mut queues[0], io::flush(1), &[], 0);
     volume.fail(None);
-    // One that does not begin, one for a namespace that is not there, and one of the admin queue.
+    // A read out of range, one of an absent namespace, and a command of the admin queue.
     let (behind, _) = ends(&mut queues[0], io::read(blocks(255, 2), 2 * BLOCK), &[], 2 * BLOCK);
     let absent = io::read(Blocks { nsid: 3, first: 5, count: 1 }, BLOCK);
     let (absent, _) = ends(&mut queues[0], absent, &[], BLOCK);
@@ -127,7 +126,7 @@ fn fused_limited_and_aborted_commands_are_in_the_error_log_as_well() {
     let statuses = pair.map(|cid| queue.wait(cid).status());
     assert_eq!(statuses, [Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED]);
 
-    // The first one goes, and those behind it wait until they are aborted: data inside of the
+    // The first write goes, and the ones after it wait until they are aborted: with data in the
     // capsule, and outside of it.
     state.limit_host(host_name(&controller), Some(Limit { iops: None, bytes_per_s: Some(1), burst_ms: 10 }));
     ends(&mut queue, io::write(blocks(0, 1), BLOCK, true, false), &data, 0);
@@ -166,13 +165,13 @@ fn reads_that_nothing_can_give_are_media_errors() {
     }
     let compare = io::compare(blocks(0, 1), BLOCK, true);
     assert_eq!(ends(&mut queue, compare, &data, 0).1, Status::UNRECOVERED_READ_ERROR);
-    // What could not be written is none, nor what differs or is not there.
+    // A failed write is no media error, nor is a miscompare or a block out of range.
     ends(&mut queue, io::write(blocks(0, 1), BLOCK, true, false), &data, 0);
     volume.fail(None);
     ends(&mut queue, compare, &data, 0);
     ends(&mut queue, io::read(blocks(256, 1), BLOCK), &[], BLOCK);
     assert_eq!(health(&mut controller), (0, 3, 6));
-    // They are the subsystem's, and outlive the host that met them.
+    // The counts belong to the subsystem, and outlive the host that met the errors.
     drop((queue, controller));
     assert_eq!(health(&mut Controller::with(target.address, wish(2), Digests::default()).unwrap()), (0, 3, 0));
 }

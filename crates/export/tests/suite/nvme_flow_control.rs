@@ -1,4 +1,4 @@
-//! SQ flow control: what a host that uses it hears of SQHD.
+//! SQ flow control: the SQHD values that a host with flow control gets.
 
 use crate::common::nvme::{BLOCK, Controller, MIB, Queue, Target, subsystem};
 use nvme::host::{Blocks, connect_io, connected, io};
@@ -22,15 +22,15 @@ fn read() -> Command {
     io::read(Blocks { nsid: 1, first: 0, count: 1 }, BLOCK)
 }
 
-/// SQHD of the answer, if it was told.
+/// SQHD of the answer, if it was reported.
 fn head(queue: &mut Queue, command: Command, reply_bytes: u32) -> Option<u16> {
     let answer = queue.execute(command, &[], reply_bytes);
     assert!(answer.status().is_success());
-    // Where a PDU of data stands for the capsule, the host's machine makes this one up.
+    // If a data PDU replaces the response capsule, the host's machine makes this value up.
     Some(answer.completion.sq_head.get()).filter(|head| *head != Completion::NO_FLOW_CONTROL)
 }
 
-/// Base 2.0, clause 3.3.1.2.1: it counts entries, and begins anew behind the last one.
+/// Base 2.0, clause 3.3.1.2.1: SQHD counts entries, and wraps after the last one.
 #[test]
 fn sqhd_says_how_many_commands_were_taken_modulo_the_entries() {
     let (target, _, _) = Target::disk(MIB);
@@ -44,7 +44,7 @@ fn sqhd_says_how_many_commands_were_taken_modulo_the_entries() {
     }
 }
 
-/// TCP Transport 1.0, clause 3.3.2.1: data with the SUCCESS flag bring no SQHD, and a host without
+/// TCP Transport 1.0, clause 3.3.2.1: data with the SUCCESS flag has no SQHD, and a host without
 /// free entries sends nothing.
 #[test]
 fn a_host_that_only_reads_hears_of_sqhd_before_a_quarter_of_its_queue_is_used() {

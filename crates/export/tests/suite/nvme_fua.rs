@@ -1,5 +1,5 @@
-//! Force Unit Access of commands that look at data: NVM Command Set 1.0, clauses 3.2.1, 3.2.4 and
-//! 3.2.6. What is in a cache is durable before it is looked at.
+//! Force Unit Access of commands that read data: NVM Command Set 1.0, clauses 3.2.1, 3.2.4 and
+//! 3.2.6. Cached data is durable before it is read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,18 +12,18 @@ use nvme::{Command, Status};
 
 const SIZE: u64 = 4 * MIB;
 
-/// How data were looked at.
+/// How data was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
-    /// Without waiting for anything.
+    /// Without waiting.
     AtOnce,
-    /// While something was in the cache that no flush had made durable.
+    /// While the cache held data that no flush had made durable.
     Cached,
-    /// While everything was durable.
+    /// While all data was durable.
     Durable,
 }
 
-/// A volume that says how it was looked at since it was asked last.
+/// A volume that reports how it was read since the last query.
 #[derive(Clone)]
 struct Disk(Arc<Inner>);
 
@@ -180,7 +180,7 @@ fn what_is_compared_or_verified_with_fua_is_durable_first() {
         assert_eq!(queue.execute(with_fua(command), brought, 0).status(), Status::SUCCESS);
         assert_eq!(disk.looks(), vec![Look::Durable]);
     }
-    // Fused with a write, which does not say it itself.
+    // Fused with a write that has no FUA of its own.
     write(&mut queue, 7, &data);
     let compare = io::compare(blocks(7, 1), BLOCK, true);
     for (compare, look) in [(compare, Look::Cached), (with_fua(compare), Look::Durable)] {

@@ -1,4 +1,4 @@
-//! Fused commands of NVMe hosts: Compare and Write is one operation, beside all that others do to
+//! Fused commands of NVMe hosts: Compare and Write is atomic with regard to all other commands of
 //! the namespace.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn fused(part: u8, command: Command) -> Command {
     Command { flags: command.flags | part, ..command }
 }
 
-/// Sends both, one after the other.
+/// Sends both commands, one after the other.
 fn send(queue: &mut Queue, block: u64, expected: &[u8], data: &[u8], in_capsule: bool) -> [u16; 2] {
     let compare = fused(FIRST, io::compare(blocks(block, 1), BLOCK, in_capsule));
     let write = fused(SECOND, io::write(blocks(block, 1), BLOCK, in_capsule, false));
@@ -59,7 +59,7 @@ fn a_block_is_written_if_it_is_what_it_should_be_and_otherwise_left_alone() {
             assert_eq!((statuses, read(&mut queue, block)), ([Status::COMPARE_FAILURE, FAILED], one.clone()));
         }
         assert_eq!(volume.ram.durable_writes(), 0, "without FUA");
-        // Compared in the capsule, written from data that are asked for, and the other way round.
+        // The compare has its data in the capsule and the write by R2T, and the other way round.
         for (block, in_capsule) in [(5, [true, false]), (6, [false, true])] {
             let compare = fused(FIRST, io::compare(blocks(block, 1), BLOCK, in_capsule[0]));
             let first = queue.send(compare, &zeroes, 0);
@@ -91,10 +91,10 @@ fn commands_that_are_no_pair_fail_and_those_beside_them_do_not() {
     let data = vec![7; LEN];
     let compare = |block| fused(FIRST, io::compare(blocks(block, 1), BLOCK, true));
     let second = |block| fused(SECOND, io::write(blocks(block, 1), BLOCK, true, false));
-    // A second one alone.
+    // A second command alone.
     assert_eq!(queue.execute(second(0), &data, 0).status(), MISSING);
-    // A first one before another command, before another first one; and data that are asked for
-    // only then.
+    // A first command before another command, and before another first one. The data may be
+    // requested only then.
     for in_capsule in [true, false] {
         let first = queue.send(fused(FIRST, io::compare(blocks(0, 1), BLOCK, in_capsule)), &data, 0);
         let flush = queue.send(io::flush(1), &[], 0);
@@ -105,7 +105,7 @@ fn commands_that_are_no_pair_fail_and_those_beside_them_do_not() {
     assert_eq!(again.map(|cid| queue.wait(cid).status()), [MISSING, Status::SUCCESS, Status::SUCCESS]);
     assert_eq!(queue.execute(second(0), &data, 0).status(), MISSING, "that pair is over");
 
-    // Two that do not fit each other.
+    // Two commands that do not fit each other.
     let two = |part, command: Command| (fused(part, command), vec![9; 2 * LEN]);
     let one = |command| (command, vec![9; LEN]);
     let invalid = [Status::INVALID_FIELD; 2];
@@ -130,7 +130,7 @@ fn commands_that_are_no_pair_fail_and_those_beside_them_do_not() {
         let sent = [queue.send(first, &expected, 0), queue.send(second, &data, 0)];
         assert_eq!(sent.map(|cid| queue.wait(cid).status()), statuses);
     }
-    // A first one that cannot be is answered before there is a second one.
+    // An invalid first command is answered before the second one comes.
     assert_eq!(queue.execute(compare(256), &data, 0).status(), Status::LBA_OUT_OF_RANGE);
     assert_eq!(queue.execute(second(1), &data, 0).status(), FAILED);
     let reserved = fused(0b11, io::write(blocks(1, 1), BLOCK, true, false));
@@ -168,8 +168,8 @@ fn counting_hosts_on_all_shards_and_addresses_lose_no_count() {
                         let known = read(&mut queue, 0);
                         let count = u64::from_le_bytes(known[..8].try_into().unwrap());
                         assert!(known == block(count), "one block is never a mixture");
-                        // Another write of the same queue is on its way, which has nothing to do
-                        // with it.
+                        // Another write of the same queue is in flight, which has nothing to do
+                        // with the fused operation.
                         let beside = queue.send(io::write(blocks(9, 1), BLOCK, true, false), &known, 0);
                         let done = compare_and_write(&mut queue, 0, &known, &block(count + 1));
                         assert_eq!(queue.wait(beside).status(), Status::SUCCESS);
@@ -268,7 +268,7 @@ fn a_host_that_goes_between_the_two_holds_nothing() {
         queue.withholds = withholds;
         queue.send(fused(FIRST, io::compare(blocks(0, 1), BLOCK, true)), &[0; LEN], 0);
         if withholds {
-            // The second one is there, but its data are not.
+            // The second command has arrived, but its data has not.
             queue.send(fused(SECOND, io::write(blocks(0, 1), BLOCK, false, false)), &[1; LEN], 0);
             queue.wait_for_request();
         }
@@ -278,7 +278,7 @@ fn a_host_that_goes_between_the_two_holds_nothing() {
     }
     let mut queue = controller.queue(1);
     assert_eq!(compare_and_write(&mut queue, 0, &[0; LEN], &[2; LEN]), [Status::SUCCESS; 2]);
-    // Nor does a queue that lives keep a namespace that goes.
+    // A live queue does not keep a removed namespace either.
     queue.send(fused(FIRST, io::compare(blocks(0, 1), BLOCK, true)), &[2; LEN], 0);
     let mut other = controller.queue(2);
     assert_eq!(read(&mut other, 0), [2; LEN]);

@@ -19,7 +19,7 @@ fn ask(controller: &mut Controller, action: u32, offset: u64, len: u32) -> Resul
     let mut submission = admin::get_log_page(0x0D, offset, len, false);
     submission.command.set_cdw(10, submission.command.cdw(10) | action << 8);
     if action == RELEASE {
-        // That brings no data.
+        // A release has no data.
         submission.reply_bytes = 0;
     }
     let answer = controller.admin.submit(submission);
@@ -33,8 +33,8 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
 /// An event: its type, controller and port, and its data.
 type Event = (u8, u16, u16, Vec<u8>);
 
-/// The log in pieces of 64 bytes, as a host with little memory reads it: the header, and the
-/// events.
+/// Reads the log in pieces of 64 bytes, as a host with little memory does. Returns the header, and
+/// the events.
 fn read(controller: &mut Controller) -> (Vec<u8>, Vec<Event>) {
     let head = ask(controller, ESTABLISH, 0, 512).unwrap();
     let len = number(&head, 8, 8);
@@ -83,14 +83,14 @@ fn a_host_reads_what_has_happened_and_what_is_its_own_to_know() {
     let mut two = Controller::with(target.address, wish(2), Digests::default()).unwrap();
     assert_eq!(ask(&mut one, READ, 0, 512), Err(Status::COMMAND_SEQUENCE_ERROR));
     let (head, events) = read(&mut one);
-    // The newest first: the namespace that it may use, and that the subsystem is served.
+    // The newest first: a namespace that the host may use was added, and the subsystem is served.
     assert_eq!((kinds(&events), number(&events[0].3, 44, 4)), (vec![6, 4], 1));
     assert_eq!(kinds(&read(&mut two).1), [6, 6, 4]);
-    // Turned on once. The SMART log says the same.
+    // The power was turned on once. The SMART log says the same.
     assert_eq!(number(&head, 44, 8), 1);
     let health = one.admin.submit(admin::get_log_page(2, 0, 512, false)).data();
     assert_eq!(number(&health, 112, 8), 1);
-    // Some time in this century, and before now.
+    // The time is in this century, and not in the future.
     let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap();
     assert!((1_700_000_000_000..=now.as_millis() as u64).contains(&number(&head, 20, 8)));
 }

@@ -1,4 +1,4 @@
-//! Whatever an NVMe/TCP host sends ends at most its own connection, and leaves nothing behind.
+//! A hostile NVMe/TCP host can end only its own connection, and leaves nothing behind.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -31,7 +31,7 @@ fn write(count: u32, in_capsule: bool) -> Command {
     io::write(blocks(count), count * BLOCK, in_capsule, false)
 }
 
-/// Nothing of hosts that have gone is left.
+/// Hosts that have gone leave nothing behind.
 fn nothing_is_left(state: &ExportState) {
     eventually("all queues have let go", || state.connections().is_empty());
     assert_eq!(state.counters().in_flight, 0);
@@ -39,9 +39,10 @@ fn nothing_is_left(state: &ExportState) {
     assert!(within(PATIENCE, state.stopped()).is_some());
 }
 
-/// Sends bytes to a new connection, which has to end. Gives FES, if the controller said something.
+/// Sends bytes to a new connection, which has to end. Returns FES, if the controller sent a
+/// termination request.
 fn ended_by(mut queue: Queue, bytes: &[u8]) -> Option<u16> {
-    // This may fail: the controller closes as soon as it has seen enough.
+    // The write may fail: the controller closes as soon as it has seen enough.
     let _ = queue.stream.write_all(bytes);
     assert!(queue.is_closed());
     queue.terminated
@@ -67,7 +68,7 @@ fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection(
             assert_eq!(ended_by(queue, &bytes), Some(expected), "{what}, {digests:?}");
         };
         let read = io::read(blocks(1), BLOCK);
-        // A PDU with a byte of its header changed, and the digest made right.
+        // A PDU with one changed byte in its header, and a corrected digest.
         let changed = |queue: &Queue, at: usize, to: u8| {
             let mut bytes = queue.capsule(read, &[]);
             bytes[at] = to;
@@ -102,7 +103,7 @@ fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection(
                 bytes
             });
         }
-        // Answers to R2T.
+        // Answers to an R2T.
         type Wrong = fn(u16, u16) -> (u16, u16, u32, u32, bool);
         let wrong: [(&str, u16, Wrong); 7] = [
             ("another tag", fes::OUT_OF_RANGE, |cid, tag| (cid, tag + 1, 0, BLOCK, false)),
@@ -123,7 +124,7 @@ fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection(
                 queue.machine.writer().unwrap().data_to_controller(cid, tag, offset, len, last).to_vec()
             });
         }
-        // What was asked for, with a byte of its header changed, and the digest made right or not.
+        // The requested data, with one changed byte in its header, and a corrected digest or not.
         let answered = |queue: &mut Queue, at: usize, to: fn(u8) -> u8, is_digest_right: bool| {
             queue.withholds = true;
             queue.send(write(2, false), &vec![1; 2 * BLOCK as usize], 0);
@@ -139,7 +140,7 @@ fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection(
             head
         };
         case("a PDU whose data are not as long as it says", fes::OUT_OF_RANGE, &|queue| {
-            // DATAL.
+            // The byte is DATAL.
             answered(queue, 17, |len| len - 1, true)
         });
         for to in [|_| 0, |len| len - 1, |len| len + 1, |_| 72, |_| 255] as [fn(u8) -> u8; 5] {
@@ -148,7 +149,7 @@ fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection(
             });
         }
         if digests.header {
-            // CCCID, the tag, where they belong, their length, what is reserved, and the digest.
+            // CCCID, the tag, the offset, the length, a reserved field, and the digest.
             for at in [8, 10, 12, 16, 23, 24] {
                 case("data with a wrong header digest", fes::HEADER_DIGEST, &|queue| {
                     answered(queue, at, |byte| byte ^ 1, false)
@@ -183,7 +184,7 @@ fn a_connection_that_begins_wrongly_is_told_so() {
         (with(0, 0x77), fes::INVALID_HEADER_FIELD),
         (with(2, 127), fes::INVALID_HEADER_FIELD),
         // PLEN: less than its header, its header without the common part, more than its header, and
-        // a lot.
+        // a huge value.
         (with(4, 0), fes::INVALID_HEADER_FIELD),
         (with(4, 120), fes::INVALID_HEADER_FIELD),
         (with(4, 127), fes::INVALID_HEADER_FIELD),
@@ -217,8 +218,8 @@ fn a_request_to_end_that_is_wrong_ends_one_connection() {
         bytes
     };
     let too_long = [&a_lot(24 + 4096)[..], &[7; 4096]].concat();
-    // What is told, if it can be seen to be wrong. One that says more data than it may have is one,
-    // and nobody waits for them.
+    // The expected error, if the PDU can be seen to be wrong. A request that announces too much
+    // data still counts, and the controller does not wait for the data.
     let cases: Vec<(&str, Vec<u8>, Option<u16>)> = vec![
         ("a good one", good.clone(), None),
         ("more data than it may have", too_long, None),
@@ -234,7 +235,7 @@ fn a_request_to_end_that_is_wrong_ends_one_connection() {
     for digests in [Digests::default(), BOTH] {
         let controller = Controller::with(target.address, wish(1), digests).unwrap();
         for (what, bytes, expected) in cases.iter().chain(&cut) {
-            // Instead of an ICReq, and on a queue.
+            // Instead of an ICReq, and on a connected queue.
             let mut stream = TcpStream::connect(target.address).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let _ = stream.write_all(bytes);
@@ -283,8 +284,8 @@ fn pdus_that_are_cut_short_anywhere_leave_nothing_behind() {
         queue.take().unwrap()
     };
     let data = pattern(32 * BLOCK as usize, 1);
-    // In the header, its digest, data that come with it, data that are received into their place,
-    // and their digest.
+    // The cut is in the header, its digest, data in the capsule, data that is received directly
+    // into its buffer, and the digest of the data.
     for (round, len) in
         [1, 7, 8, 40, 71, 72, 75, 76, 77, 5000, 100_000, 131_147, 131_148, 131_151].into_iter().enumerate()
     {
@@ -293,12 +294,12 @@ fn pdus_that_are_cut_short_anywhere_leave_nothing_behind() {
         assert_eq!(capsule.len(), 76 + 131_072 + 4);
         queue.stream.write_all(&capsule[..len]).unwrap();
         if round % 2 == 0 {
-            // The end of the stream and not of the connection.
+            // The host ends only its direction of the connection.
             queue.stream.shutdown(Shutdown::Write).unwrap();
             assert!(queue.is_closed());
         }
     }
-    // Data that were asked for, at the same places.
+    // Requested data, cut at the same places.
     for (round, len) in [0, 1, 8, 23, 27, 28, 29, 5000, 100_000, 131_099, 131_103].into_iter().enumerate() {
         let mut queue = connected(round);
         queue.withholds = true;
@@ -357,11 +358,11 @@ fn damaged_data_fail_their_command_and_the_connection_goes_on() {
 #[test]
 fn commands_that_make_no_sense_fail_and_the_queue_goes_on() {
     let (target, volume, state) = Target::disk(16 * MIB);
-    // Before Connect nothing else is executed, one command or many.
+    // Before Connect no other command is executed, neither one nor many.
     let mut queue = Queue::open(target.address, Digests::default());
     for _ in 0..100 {
         for submission in [admin::identify(1, 0), admin::property_get(0, true), admin::keep_alive()] {
-            // Without room for data, so that none have to come.
+            // Without space for data, so that no data has to come.
             let command = Command { dptr: Sgl::transport(0), ..submission.command };
             assert_eq!(queue.execute(command, &[], 0).status(), Status::COMMAND_SEQUENCE_ERROR);
         }
@@ -389,8 +390,8 @@ fn commands_that_make_no_sense_fail_and_the_queue_goes_on() {
         queue.stream.write_all(&capsule).unwrap();
         assert_eq!(queue.wait(cid).status(), expected, "{what}");
     }
-    // As many blocks as there are bits for, and none of the data of a command that is refused are
-    // asked for.
+    // A block count that uses all bits of its field. The data of a refused command is not
+    // requested.
     let huge = Blocks { nsid: 1, first: 0, count: 4096 };
     let refused = queue.execute(io::write(huge, 16 << 20, false, false), &data, 0);
     assert_eq!((refused.status(), queue.requests), (Status::INVALID_FIELD, 0));
@@ -437,7 +438,7 @@ fn a_host_that_goes_leaves_its_commands_to_finish() {
         queue.send(io::write(place, 4 * BLOCK, true, false), &data, 0);
     }
     eventually("all writes are in the volume", || volume.in_flight() == 10);
-    // More that are asked for and never come, and half of one in its capsule.
+    // More writes whose requested data never comes, and half of a write in its capsule.
     for _ in 0..20 {
         queue.send(write(64, false), &vec![1; 64 * BLOCK as usize], 0);
     }
@@ -473,7 +474,7 @@ fn noise_disturbs_nobody() {
             0 => noise,
             1 => [initial.clone(), noise].concat(),
             _ => {
-                // Command capsules with a byte of their header changed, on a queue that is not
+                // Command capsules with one changed byte in their header, on a queue that is not
                 // connected.
                 let mut bytes = initial.clone();
                 for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Hosts that may use a namespace, and from now on may not, and what is counted of them.
+//! Hosts that may use a namespace and then lose that right, and their counters.
 
 use crate::common::nvme::{BLOCK, Controller, MIB, Queue, Target, host, only, subsystem, wish};
 use crate::common::{Volume, eventually};
@@ -27,7 +27,7 @@ fn a_host_that_is_let_in_sees_the_namespace_at_once_and_one_that_is_put_out_lose
     assert_eq!(two.changed(asked), [2]);
     assert_eq!((read(&mut first, 2), read(&mut second, 2)), (Status::SUCCESS, Status::SUCCESS));
 
-    // A write of the one that is put out is under way, and answered.
+    // A write of the host that loses access is in flight, and is answered.
     volume.hold();
     let write = io::write(Blocks { nsid: 2, first: 0, count: 1 }, BLOCK, true, false);
     let in_flight = first.send(write, &vec![5; BLOCK as usize], 0);

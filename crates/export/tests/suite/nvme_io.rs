@@ -1,4 +1,4 @@
-//! What an NVMe/TCP host writes is what it reads, in every way that the protocol has for it.
+//! A host reads back what it wrote, with every kind of NVMe/TCP transfer.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ fn many_commands_at_once_on_two_queues_are_all_answered() {
     std::thread::scope(|scope| {
         for (index, mut queue) in queues.into_iter().enumerate() {
             scope.spawn(move || {
-                // 4 KiB in capsules, 16 KiB that are asked for, and 1 MiB.
+                // 4 KiB in capsules, 16 KiB by R2T, and 1 MiB.
                 let base = index as u64 * 8192;
                 let sizes = |at: u64| [(1, true), (4, false)][(at % 2) as usize];
                 let mut cids: Vec<u16> = (0..120)
@@ -126,7 +126,7 @@ fn flush_zeroes_deallocate_compare_and_verify_do_what_they_say() {
     assert_eq!((is(io::flush(1), &[]), volume.ram.flushes()), (Status::SUCCESS, 1));
     assert_eq!(is(io::write(blocks(8, 1), BLOCK, true, true), &data[..BLOCK as usize]), Status::SUCCESS);
     assert_eq!(volume.ram.durable_writes(), 1, "FUA");
-    // VWC says so: nobody flushes all namespaces at once.
+    // VWC says that flushing all namespaces at once is not supported.
     assert_eq!((is(io::flush(0xFFFF_FFFF), &[]), volume.ram.flushes()), (Status::INVALID_NAMESPACE, 1));
     assert_eq!(controller.admin.submit(admin::identify(1, 0)).data()[525], 0b101);
 
@@ -195,7 +195,7 @@ fn commands_are_served_at_the_same_time_and_answered_out_of_order() {
     volume.hold();
     let mut held: Vec<u16> = (0..100).map(|at| queue.send(io::read(blocks(at, 1), BLOCK), &[], BLOCK)).collect();
     eventually("all reads are in the volume", || volume.in_flight() == 100);
-    // One that is refused overtakes them.
+    // A refused read overtakes them.
     let refused = queue.execute(io::read(blocks(256, 1), BLOCK), &[], BLOCK);
     assert_eq!(refused.status(), Status::LBA_OUT_OF_RANGE);
     volume.release();
@@ -209,11 +209,11 @@ fn commands_are_served_at_the_same_time_and_answered_out_of_order() {
 fn what_a_queue_holds_for_a_slow_volume_is_bounded_in_bytes() {
     let (target, volume, _) = Target::disk(MIB);
     let len = MIB as u32;
-    // 100 commands of 1 MiB each, which are small on their way. A queue may hold 64 MiB;
-    // 32 MiB are in the volume.
+    // 100 commands of 1 MiB each, whose capsules are small. A queue may hold 64 MiB. 32 MiB of them
+    // are in the volume.
     for (command, brings) in [
         (io::write(blocks(0, 256), len, false, false), true),
-        // What is compared with is there, too.
+        // Compare also has data from the host.
         (io::compare(blocks(0, 256), len, false), true),
         (io::verify(blocks(0, 256)), false),
     ] {
@@ -234,7 +234,7 @@ fn what_a_queue_holds_for_a_slow_volume_is_bounded_in_bytes() {
     }
 }
 
-/// A copy of ranges to a block, all at once.
+/// Copies ranges to a block, all in one command.
 fn copy(queue: &mut Queue, to: u64, ranges: &[(u64, u16)], in_capsule: bool, fua: bool) -> Status {
     let (command, data) = crate::common::nvme::copy(1, to, ranges, in_capsule, fua);
     queue.execute(command, &data, 0).status()
@@ -254,13 +254,13 @@ fn a_copy_is_what_was_there_before_it_began() {
         assert_eq!(copy(&mut queue, to, &[(5, 3), (500, 12), (0, 1)], in_capsule, false), Status::SUCCESS);
         assert!(read(&mut queue, to, 16) == [at(5, 3), at(500, 12), at(0, 1)].concat());
     }
-    // As much as there may be, in one range and in 256; and more.
+    // The largest copy, in one range and in 256, and a larger one.
     let single: Vec<(u64, u16)> = (0..256).rev().map(|block| (block, 1)).collect();
     assert_eq!(copy(&mut queue, 768, &single, false, false), Status::SUCCESS);
     assert!(read(&mut queue, 768, 256).chunks(BLOCK as usize).eq(at(0, 256).chunks(BLOCK as usize).rev()));
     assert_eq!(copy(&mut queue, 768, &[(0, 257)], true, false), Status::COMMAND_SIZE_LIMIT_EXCEEDED);
     assert_eq!(copy(&mut queue, 769, &[(0, 256)], true, false), Status::LBA_OUT_OF_RANGE);
-    // Over itself.
+    // The source and the destination overlap.
     let durable = volume.ram.durable_writes();
     assert_eq!(copy(&mut queue, 1, &[(0, 256)], true, true), Status::SUCCESS);
     assert!(read(&mut queue, 1, 256) == at(0, 256));
@@ -276,7 +276,7 @@ fn a_copy_is_what_was_there_before_it_began() {
     assert_eq!(readonly.counters().requests[Kind::Write as usize], 0);
 }
 
-/// SGLS bit 20. The data of a capsule may begin with others than the command's.
+/// SGLS bit 20: the data of a command may begin at an offset in its capsule.
 #[test]
 fn data_may_begin_anywhere_in_their_capsule() {
     let (target, _, _) = Target::disk(MIB);

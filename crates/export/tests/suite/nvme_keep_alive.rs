@@ -25,7 +25,7 @@ fn a_silent_host_is_ended_after_the_shorter_time_that_it_has_chosen() {
     let (target, ..) = Target::disk(MIB);
     let mut controller = connect(&target, 6000);
     set(&mut controller, 2000);
-    // For longer than the time that it connected with: what was chosen then has no effect any more.
+    // Longer than the time that the host connected with: the old value has no effect any more.
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(6500) {
         assert_eq!(controller.admin.submit(admin::keep_alive()).status(), Status::SUCCESS);
@@ -36,7 +36,7 @@ fn a_silent_host_is_ended_after_the_shorter_time_that_it_has_chosen() {
     let silent = silent.elapsed();
     assert!(silent < Duration::from_millis(5000), "{silent:?} instead of 2 s");
 
-    // One that was to be there for ever is not looked for once a minute only.
+    // A controller without a limit gets one. It is then checked more often than once a minute.
     let mut controller = connect(&target, 0);
     set(&mut controller, 1000);
     let silent = Instant::now();
@@ -48,7 +48,7 @@ fn a_silent_host_is_ended_after_the_shorter_time_that_it_has_chosen() {
 #[test]
 fn a_silent_host_stays_for_the_longer_time_that_it_has_chosen() {
     let (target, ..) = Target::disk(MIB);
-    // Both a time and none.
+    // A longer time, and no limit.
     for longer in [60_000, 0] {
         let mut controller = connect(&target, 1000);
         set(&mut controller, longer);

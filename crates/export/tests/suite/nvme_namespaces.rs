@@ -1,4 +1,4 @@
-//! Namespaces that come, grow and go while hosts are connected, and who may see them.
+//! Namespaces that are added, grow and go while hosts are connected, and which hosts may see them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ fn read(queue: &mut Queue, nsid: u32, first: u64) -> Status {
     queue.execute(io::read(Blocks { nsid, first, count: 1 }, BLOCK), &[], BLOCK).status()
 }
 
-/// Whether an export that is being stopped comes to its end.
+/// Whether a stopping export ends.
 fn ends(state: &ExportState) -> bool {
     within(PATIENCE, state.stopped()).is_some()
 }
@@ -39,7 +39,7 @@ fn hosts_see_and_use_only_the_namespaces_that_they_may() {
             let write = io::write(Blocks { nsid, first: 0, count: 1 }, BLOCK, true, false);
             assert_eq!(queue.execute(write, &data, 0).status(), expected);
         }
-        // Nor by its number.
+        // They cannot be identified by number either.
         for nsid in [1, 3] {
             let described = controller.admin.submit(admin::identify(0, nsid));
             let empty = described.data.iter().all(|byte| *byte == 0);
@@ -83,15 +83,15 @@ fn hosts_are_told_of_namespaces_that_come_and_go_and_of_no_others() {
     assert_eq!(one.changed(asked), [7, 8]);
     assert_eq!(one.namespaces(), [(1, 256), (8, 256)]);
 
-    // What host 2 may not see it is not told of; what it may see it is, though it has not asked
-    // since.
+    // Host 2 gets no event for a namespace that it may not see. It gets one for its own namespace,
+    // though it has not sent a new request since.
     target.offer(2, Volume::new(MIB), only(&[2]), false);
     assert_eq!(two.changed(other), [2], "host 2 hears of its own namespaces only");
 }
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// A volume that may grow, and that does something when it is looked at.
+/// A volume that may grow, and that runs an action when its size is read.
 #[derive(Clone)]
 struct Elastic {
     ram: Ram,
@@ -175,7 +175,7 @@ fn a_namespace_that_shrinks_is_told_of_and_what_lay_behind_its_new_end_is_refuse
     for queue in [&mut queue, &mut other] {
         assert_eq!((read(queue, 1, 255), read(queue, 1, 256)), (Status::SUCCESS, Status::LBA_OUT_OF_RANGE));
         assert_eq!(read(queue, 1, 511), Status::LBA_OUT_OF_RANGE);
-        // Of one that begins in front of the end nothing is written either.
+        // A write that begins before the end and goes beyond it writes nothing.
         let write = io::write(Blocks { nsid: 1, first: 255, count: 2 }, 2 * BLOCK, true, false);
         assert_eq!(queue.execute(write, &vec![5; 2 * BLOCK as usize], 0).status(), Status::LBA_OUT_OF_RANGE);
     }
@@ -223,7 +223,7 @@ fn a_write_whose_data_come_after_the_end_of_its_namespace_changes_nothing() {
         io::write(blocks, data.len() as u32, in_capsule, false)
     };
     let asked = queue.send(write(false, &data), &data, 0);
-    // R2T comes before the answer to what follows it.
+    // The R2T comes before the answer to the next command.
     assert_eq!((read(&mut queue, 2, 0), queue.requests), (Status::SUCCESS, 1));
     // Half of a write in a capsule.
     let cid = queue.machine.begin(nvme::tcp::Transfer::None).unwrap();
@@ -303,13 +303,13 @@ fn a_host_that_watches_hears_of_referrals_and_reads_them_with_a_new_generation()
         assert_eq!(found, written.collect::<Vec<_>>());
         last = generation;
     }
-    // What changes nothing is no event.
+    // A call that changes nothing causes no event.
     target.portal.refer([].into());
     assert_eq!(read(&mut controller).0, last);
 }
 
-/// nvme-cli keeps a discovery controller only where EPCSD is set, asks one that it knows again
-/// unless DUPRETINFO is, and turns SQ flow control off only where TREQ says that it may.
+/// nvme-cli keeps a discovery controller only if EPCSD is set. It reads a known one again unless
+/// DUPRETINFO is set, and turns SQ flow control off only if TREQ allows that.
 #[test]
 fn the_discovery_log_says_what_a_host_may_do_with_each_entry() {
     let (target, _, _) = Target::disk(MIB);
@@ -319,6 +319,6 @@ fn the_discovery_log_says_what_a_host_may_do_with_each_entry() {
     let (_, entries) = controller.admin.lead(DiscoveryLog::new()).unwrap();
     let told: Vec<(u8, u16, u8)> =
         entries.iter().map(|entry| (entry.subtype, entry.eflags.get(), entry.treq)).collect();
-    // Of another machine's discovery service nothing is known.
+    // The discovery service of another machine is unknown, so its flags are clear.
     assert_eq!(told, [(3, 0b11, 0b110), (2, 0, 0b110), (1, 0, 0b010)]);
 }

@@ -1,4 +1,4 @@
-//! Which queues a host may have, and what ends along with what.
+//! The queues that a host may have, and what ends along with a queue or a controller.
 
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ fn a_controller_that_is_disabled_or_shut_down_loses_its_queues_and_may_have_new_
     assert!(queue.is_closed());
     assert_eq!(controller.try_queue(1, 16).err(), parameter(NO_QUEUE), "before CSTS.RDY");
     set_configuration(&mut controller, ENABLED);
-    // The old queue may still be about to end on its side.
+    // The old queue may still be ending on the target's side.
     eventually("the controller is ready", || status(&mut controller) == READY);
     let mut queue = controller.queue(1);
     assert!(works(&mut queue));
@@ -72,7 +72,7 @@ fn a_controller_that_is_disabled_or_shut_down_loses_its_queues_and_may_have_new_
     assert_eq!(identify.status(), Status::COMMAND_SEQUENCE_ERROR, "the admin queue is there for properties");
 }
 
-/// Has a write in the volume, which is held up there.
+/// Puts a write into the volume, where it is held.
 fn stuck_write(volume: &Volume, queue: &mut Queue) {
     volume.hold();
     let write = io::write(Blocks { nsid: 1, first: 3, count: 1 }, BLOCK, true, false);
@@ -90,7 +90,7 @@ fn a_reset_is_done_when_nothing_of_before_is_under_way() {
     assert!(queue.is_closed());
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(status(&mut controller), READY, "it is not disabled yet: the write may still change something");
-    // A host that does not wait for it waits now.
+    // A host that does not wait for the disable is made to wait now.
     set_configuration(&mut controller, ENABLED);
     assert_eq!(status(&mut controller), 0);
     assert_eq!(controller.try_queue(1, 16).err(), parameter(NO_QUEUE), "before CSTS.RDY");
@@ -136,7 +136,7 @@ fn a_host_that_comes_again_is_served_while_what_it_has_asked_for_before_is_under
 #[test]
 fn io_queues_are_connected_to_a_ready_controller_of_the_same_host_once_each() {
     let (target, _, _) = Target::disk(MIB);
-    // Connected, and not enabled yet.
+    // The host is connected, and the controller is not enabled yet.
     let mut early = Queue::open(target.address, Digests::default());
     let mut setup = Setup::new(wish(1));
     let nvme::host::Next::Send(connect) = nvme::host::Dialogue::next(&mut setup) else { panic!() };
@@ -163,7 +163,7 @@ fn io_queues_are_connected_to_a_ready_controller_of_the_same_host_once_each() {
     assert_eq!(queue.submit(again).status(), Status::COMMAND_SEQUENCE_ERROR, "a queue is connected once");
     assert!(works(&mut queue));
 
-    // A refused connection may try again, and a number that was given back is free.
+    // A connection that was refused may retry, and a released queue number is free.
     let mut connection = Queue::open(target.address, Digests::default());
     let mut try_one = |queue| {
         let connect = connect_io(&host(1), &subsystem(), ours, queue, 16);
@@ -213,7 +213,7 @@ fn the_keep_alive_timer_ends_a_silent_host_only() {
         Controller::with(target.address, wish, Digests::default()).unwrap()
     };
     let mut patient = impatient(3, 0);
-    // Twice the time of the silent one: this thread may be kept waiting on a busy machine.
+    // Twice the time of the silent host: this thread may be delayed on a busy machine.
     let mut living = impatient(1, 2000);
     let mut living_io = living.queue(1);
     let since = Instant::now();
@@ -296,7 +296,7 @@ fn commands_with_prps_or_fused_where_none_are_have_an_invalid_field() {
         let fused = nvme::Command { flags: identify.flags | fuse, ..identify };
         assert_eq!(controller.admin.execute(fused, &[], 4096).status(), Status::INVALID_FIELD);
     }
-    // One before a queue is connected is not taken for another.
+    // A Connect with a wrong flag is refused before the queue is connected.
     let mut new = Queue::open(target.address, Digests::default());
     let mut connect = connect_io(&host(1), &subsystem(), controller.established.cntlid, 2, 16);
     let right = connect.command.flags;

@@ -39,7 +39,7 @@ fn register(queue: &mut Queue, key: u64) -> Status {
     reserve(queue, nvm::RESERVATION_REGISTER, 0, &[0, key])
 }
 
-/// As [`register`], and reservations persist from now on.
+/// As [`register`], and reservations persist through power loss from now on.
 fn register_for_good(queue: &mut Queue, key: u64) -> Status {
     reserve(queue, nvm::RESERVATION_REGISTER, 0b11 << 30, &[0, key])
 }
@@ -56,7 +56,7 @@ fn release(queue: &mut Queue, kind: u32, key: u64) -> Status {
     reserve(queue, nvm::RESERVATION_RELEASE, kind << 8, &[key])
 }
 
-/// RTYPE, and of each registrant whether it holds the reservation, its key and the first byte of
+/// RTYPE, and for each registrant whether it holds the reservation, its key and the first byte of
 /// its identifier.
 fn report(queue: &mut Queue) -> (u8, Vec<(bool, u64, u8)>) {
     let mut command = Command::new(nvm::RESERVATION_REPORT, 0, 1);
@@ -70,10 +70,10 @@ fn report(queue: &mut Queue) -> (u8, Vec<(bool, u64, u8)>) {
     (data[4], registrants.map(one).collect())
 }
 
-/// What becomes of commands that read, and of those that write.
+/// The results of commands that read, and of those that write.
 type Tries = ([Status; 3], [Status; 5]);
 
-/// Of a read, compare and verify, and of a write, flush, write zeroes, deallocate and copy.
+/// Results of a read, compare and verify, and of a write, flush, write zeroes, deallocate and copy.
 fn tries(queue: &mut Queue) -> Tries {
     let data = queue.execute(io::read(BLOCK_0, BLOCK), &[], BLOCK);
     let (read, data) = (data.status(), if data.status().is_success() { data.data } else { vec![0; BLOCK as usize] });
@@ -91,7 +91,7 @@ fn tries(queue: &mut Queue) -> Tries {
     (reads, writes)
 }
 
-/// What is refused, and what is not.
+/// The status of a refused command, and of an allowed one.
 const NO: Status = Status::RESERVATION_CONFLICT;
 const YES: Status = Status::SUCCESS;
 
@@ -154,8 +154,8 @@ fn registrants_write_where_the_type_lets_them_in() {
     assert_eq!(report(&mut second), (3, vec![(true, 1, 1), (false, 2, 2)]));
 }
 
-/// What the holder, another registrant and a stranger may do, by the type of the reservation: Base
-/// 2.0, clause 8.19.
+/// The commands that the holder, another registrant and a stranger may execute, by the type of the
+/// reservation: Base 2.0, clause 8.19.
 const TYPES: [(u32, [Tries; 3]); 6] = {
     let (all, reads, none) = (([YES; 3], [YES; 5]), ([YES; 3], [NO; 5]), ([NO; 3], [NO; 5]));
     [
@@ -177,7 +177,8 @@ fn every_type_lets_in_whom_it_should_and_ends_with_its_last_holder() {
         let (_three, [mut three, _]) = pair.host(3, 0);
         assert_eq!((register(&mut one, 1), register(&mut two, 2), acquire(&mut one, kind, 1)), (YES, YES, YES));
         assert_eq!([&mut one, &mut two, &mut three].map(tries), expected, "type {kind}");
-        // Of 5 and 6 every registrant is a holder, and stays it when the first one goes.
+        // With types 5 and 6 every registrant is a holder, and stays one when the first one
+        // unregisters.
         let is_of_all = kind >= 5;
         assert_eq!(report(&mut two), (kind as u8, vec![(true, 1, 1), (is_of_all, 2, 2)]));
         assert_eq!(reserve(&mut one, nvm::RESERVATION_REGISTER, 1, &[1, 0]), YES);
@@ -201,7 +202,7 @@ fn every_type_persists_if_it_is_wished() {
         assert_eq!(acquire(&mut one, kind, 1), YES);
         let known = report(&mut one);
 
-        // After a loss of power: everything is new but what was saved.
+        // After a power loss only the saved state is left.
         let again = Target::start(1, 16);
         again.offer_shared(1, pair.volume.clone(), Hosts::Any, false, &pair.saved.namespace());
         let hosts = [1, 2, 3].map(|number| Controller::with(again.address, wish(number), Digests::default()).unwrap());
@@ -243,7 +244,7 @@ fn a_preempted_host_is_told_and_writes_no_more() {
     assert_eq!(acquire(&mut own, WE, 1), NO, "it is registered no more");
     assert_eq!(report(&mut own), (1, vec![(true, 2, 2)]));
 
-    // A host that has masked them hears nothing.
+    // A host that has masked the notifications does not get them.
     let mut mask = Command::new(admin::SET_FEATURES, 0, 1);
     mask.set_cdw(10, 0x82);
     mask.set_cdw(11, 0b1110);
@@ -265,7 +266,7 @@ fn preempt_and_abort_is_answered_when_nothing_of_before_is_in_flight() {
     eventually("both writes are in the volume", || pair.volume.in_flight() == 2);
     let aborting = send(&mut other, nvm::RESERVATION_ACQUIRE, WE << 8 | 2, &[2, 1]);
     eventually("it is host 2's", || pair.shared.reservations().held().unwrap().holder == Some(host(2).id));
-    // What comes later is refused at once; what was there is waited for.
+    // Later commands are refused at once. The preempt waits for commands that are in flight.
     assert_eq!(own[0].execute(io::write(BLOCK_0, BLOCK, true, false), &data, 0).status(), NO);
     other.stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(other.stream.peek(&mut [0]).is_err(), "not answered yet");
@@ -275,7 +276,7 @@ fn preempt_and_abort_is_answered_when_nothing_of_before_is_in_flight() {
     for (queue, cid) in own.iter_mut().zip(writing) {
         assert_eq!(queue.wait(cid).status(), YES, "it was let in before");
     }
-    // Without anything in flight, and without waiting where that is not asked for.
+    // Without anything in flight, and without a wait where none is requested.
     assert_eq!(register(&mut own[0], 1), YES);
     assert_eq!(reserve(&mut other, nvm::RESERVATION_ACQUIRE, WE << 8 | 2, &[2, 1]), YES);
     pair.volume.hold();
@@ -297,7 +298,7 @@ fn what_persists_is_saved_before_it_is_answered_and_is_there_again() {
     let held = Some(Held { kind: ReservationType::WriteExclusive, holder: Some(host(1).id) });
     assert_eq!(saved().map(|saved| saved.held()), Some(held));
 
-    // After a loss of power: everything is new but what was saved.
+    // After a power loss only the saved state is left.
     let again = Target::start(1, 16);
     again.offer_shared(1, pair.volume.clone(), Hosts::Any, false, &pair.saved.namespace());
     let other = Controller::with(again.address, wish(2), Digests::default()).unwrap();
@@ -305,7 +306,7 @@ fn what_persists_is_saved_before_it_is_answered_and_is_there_again() {
     let back = Controller::connect(again.address);
     assert_eq!(report(&mut back.queue(1)), (1, vec![(true, 7, 1)]));
 
-    // The feature says the same, and changes it.
+    // The feature reports the same, and changes it.
     let feature = |opcode, value| {
         let mut command = Command::new(opcode, 0, 1);
         command.set_cdw(10, 0x83);

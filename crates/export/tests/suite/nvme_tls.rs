@@ -1,4 +1,4 @@
-//! Hosts that have to encrypt, with their own key, and those that come otherwise.
+//! Hosts that have to encrypt with their own key, and hosts that connect in another way.
 
 #[path = "common/tls_proxy.rs"]
 mod tls_proxy;
@@ -22,7 +22,7 @@ fn tls_key(seed: u8, hash: Hash) -> TlsKey {
     TlsKey::generate(hash, &[seed; 48])
 }
 
-/// What a host shakes hands with: identities of version 1 and 0.
+/// The keys of a host for the handshake: identities of version 1 and 0.
 fn keys(key: &TlsKey, number: u8, subsystem: &Nqn) -> Vec<psk::Key> {
     let made = |psk: &nvme::tls::TlsPsk| psk::Key {
         identity: psk.identity.text().into_bytes(),
@@ -36,7 +36,7 @@ fn own(seed: u8) -> Vec<psk::Key> {
     keys(&tls_key(seed, Hash::Sha256), 1, &subsystem())
 }
 
-/// Host 1 has to encrypt with key 1; others need not.
+/// Host 1 has to encrypt with key 1. Other hosts need not.
 fn target() -> (Target, Volume, Arc<ExportState>) {
     let (target, volume, state) = Target::disk(8 * MIB);
     target.secrets.set_tls(host(1).nqn.as_str(), Some(vec![tls_key(1, Hash::Sha256)]));
@@ -47,7 +47,7 @@ fn read(queue: &mut Queue) -> Status {
     queue.execute(io::read(Blocks { nsid: 1, first: 0, count: 1 }, BLOCK), &[], BLOCK).status()
 }
 
-/// Writes and reads back, in the capsule and not, up to the longest transfer.
+/// Writes and reads back, with data in the capsule and by R2T, up to the longest transfer.
 fn use_it(queue: &mut Queue, seed: usize) {
     for (round, count) in [1, 8, 32, 256].into_iter().enumerate() {
         let data = pattern((count * BLOCK) as usize, seed + round);
@@ -60,7 +60,7 @@ fn use_it(queue: &mut Queue, seed: usize) {
     }
 }
 
-/// What Connect of an admin queue says to a host.
+/// The result of Connect of an admin queue.
 fn admitted(address: SocketAddr, wish: Wish) -> Result<(), HostError> {
     let mut queue = Queue::open(address, Digests::default());
     nvme::host::Connected::of(&queue.submit(connect_admin(&wish)).completion).map(drop)
@@ -70,7 +70,7 @@ fn refused(status: Status) -> Result<(), HostError> {
     Err(HostError::Failed { command: "Connect", status })
 }
 
-/// A host that did nothing wrong, while others do.
+/// A well-behaved host is served beside misbehaving ones.
 fn others_go_on(target: &Target) {
     let controller = Controller::with(target.address, wish(2), Digests::default()).unwrap();
     assert_eq!(read(&mut controller.queue(1)), Status::SUCCESS);
@@ -112,13 +112,13 @@ fn openssl_is_a_host_that_is_let_in_and_reads_what_it_wrote() {
     if !has("openssl") {
         return;
     }
-    // Its s_client takes keys for SHA-256 only.
+    // The s_client takes keys for SHA-256 only.
     let (target, _, _) = target();
     for identity in own(1) {
         let controller = Controller::with(openssl(target.address, &identity), wish(1), BOTH).unwrap();
         use_it(&mut controller.queue(1), 7);
     }
-    // With another secret nothing is said to it.
+    // With another secret it gets no data.
     let mut stream = TcpStream::connect(openssl(target.address, &own(9)[0])).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let _ = stream.write_all(&[0; 128]);
@@ -137,7 +137,8 @@ fn a_host_that_renews_its_keys_is_served_on_with_new_ones_both_ways() {
     let mut queue = controller.queue(1);
     for _ in 0..5 {
         assert_eq!(read(&mut queue), Status::SUCCESS);
-        // Its admin queue, too. What was answered is not under way to s_client any more.
+        // The admin queue renews its keys, too. Answered commands are no longer on their way to
+        // s_client.
         assert_eq!(controller.namespaces().len(), 1);
         renew();
     }
@@ -151,7 +152,7 @@ fn a_host_that_has_a_key_is_refused_without_it_and_others_are_not() {
     assert_eq!(admitted(target.address, wish(2)), Ok(()));
     others_go_on(&target);
     eventually("the others have gone", || state.connections().is_empty());
-    // Who comes in the clear has been let in before; so does no further queue of it come.
+    // A host without TLS was let in before its key was set. It can connect no further queue.
     let controller = Controller::with(target.address, wish(2), Digests::default()).unwrap();
     let mut queue = controller.queue(1);
     target.secrets.set_tls(host(2).nqn.as_str(), Some(vec![tls_key(2, Hash::Sha256)]));
@@ -176,11 +177,11 @@ fn whoever_has_another_key_or_none_gets_no_further_than_the_handshake() {
     ] {
         assert!(Secure::connect(target.address, &keys).is_none(), "{what}");
     }
-    // A host that has a key, and may use nothing any more.
+    // A host that has a key, but no namespace that it may use any more.
     target.portal.allow(&subsystem(), 1, only(&[2]));
     assert!(Secure::connect(target.address, &own(1)).is_none());
     target.portal.allow(&subsystem(), 1, Hosts::Any);
-    // What was kept of its keys is of no use.
+    // Its removed keys are not accepted any more.
     target.secrets.set_tls(host(1).nqn.as_str(), Some(Vec::new()));
     assert!(Secure::connect(target.address, &own(1)).is_none());
     assert_eq!(admitted(target.address, wish(1)), refused(Status::CONNECT_INVALID_HOST));
@@ -214,7 +215,7 @@ fn the_queues_of_a_controller_are_all_inside_of_tls_or_all_outside() {
     };
     let no = refused(Status::CONNECT_INVALID_HOST);
     assert_eq!(try_queue(target.address, 1, inside.established.cntlid), no);
-    // Not even when its key is gone meanwhile.
+    // This holds even after its key was removed.
     target.secrets.set_tls(host(1).nqn.as_str(), None);
     assert_eq!(try_queue(target.address, 1, inside.established.cntlid), no);
     target.secrets.set_tls(host(1).nqn.as_str(), Some(vec![tls_key(1, Hash::Sha256)]));
@@ -236,8 +237,8 @@ fn a_key_is_exchanged_without_a_gap() {
         target.secrets.set_tls(&name, Some(keys));
     };
     let is_let_in = |seed: u8, version: usize| Secure::connect(target.address, &own(seed)[1 - version..]).is_some();
-    // Both count for a time; by the identity of version 0, which does not say which, the newer one
-    // does.
+    // Both keys are valid for a time. The identity of version 0 does not name the key, and means
+    // the newer one.
     set(&[2, 1]);
     assert!(is_let_in(1, 1) && is_let_in(2, 1));
     assert!(!is_let_in(1, 0) && is_let_in(2, 0));
@@ -279,7 +280,7 @@ fn the_discovery_log_says_to_each_host_what_it_has_to_do() {
     assert_eq!(ask(target.address, 2), [(3, false, 0), (2, false, 0)]);
 }
 
-/// A ClientHello that is sound.
+/// A valid ClientHello.
 fn hello() -> Vec<u8> {
     let mut session = psk::Session::client(&own(1)).unwrap();
     session.shake(&[]).unwrap();
@@ -299,13 +300,13 @@ fn a_handshake_that_is_cut_or_damaged_anywhere_ends_alone() {
         let mut damaged = hello.clone();
         damaged[end] ^= 0x55;
         stream.write_all(&damaged).unwrap();
-        // What has a length that is too long waits for the rest.
+        // A message with too large a length waits for the rest.
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() < 4096);
     }
-    // The client goes before its last word.
+    // The client closes the connection before the end of the handshake.
     for _ in 0..20 {
         let mut stream = TcpStream::connect(target.address).unwrap();
         stream.write_all(&hello).unwrap();
@@ -318,17 +319,17 @@ fn a_handshake_that_is_cut_or_damaged_anywhere_ends_alone() {
 #[test]
 fn garbage_inside_of_tls_and_behind_the_handshake_ends_its_connection_only() {
     let (target, _, state) = target();
-    // What is no record.
+    // Bytes that are no record.
     let mut secure = Secure::connect(target.address, &own(1)).unwrap();
     secure.stream.write_all(&[0xA5; 1000]).unwrap();
     assert!(ends(&mut secure.stream));
-    // A record that was changed.
+    // A record with a changed byte.
     let mut secure = Secure::connect(target.address, &own(1)).unwrap();
     let mut cipher = secure.seal(&[0; 128]);
     cipher[60] ^= 1;
     secure.stream.write_all(&cipher).unwrap();
     assert!(ends(&mut secure.stream));
-    // A record that says what makes no sense: it is answered, inside of TLS.
+    // A valid record with an invalid PDU: it is answered, inside TLS.
     let mut secure = Secure::connect(target.address, &own(1)).unwrap();
     let cipher = secure.seal(&[0xEE; 128]);
     secure.stream.write_all(&cipher).unwrap();
@@ -337,7 +338,7 @@ fn garbage_inside_of_tls_and_behind_the_handshake_ends_its_connection_only() {
     let mut plain = [0; 4096];
     let opened = secure.session.open(&answer, &mut plain).unwrap();
     assert!(opened.len >= 24 && plain[0] == 3, "C2HTermReq");
-    // In the middle of a queue's work.
+    // Garbage while a queue works.
     let controller = Controller::connect(proxy(target.address, &own(1)));
     let mut queue = controller.queue(1);
     use_it(&mut queue, 3);
@@ -367,7 +368,7 @@ fn whoever_dawdles_in_the_handshake_holds_nobody_up_and_is_sent_away() {
         .collect();
     others_go_on(&target);
     assert!(begun.elapsed() < Duration::from_secs(20));
-    // A byte now and then does not help.
+    // A single byte now and then does not extend the time.
     std::thread::sleep(Duration::from_secs(15));
     let _ = slow[0].write_all(&hello[1..2]);
     assert!(slow.iter_mut().all(ends));

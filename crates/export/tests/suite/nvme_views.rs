@@ -1,4 +1,4 @@
-//! Reads of what lies in memory: they are sent from where they lie, and arrive as if they had been
+//! Reads from memory-backed drives are sent from where the data is, and arrive as if it had been
 //! copied before.
 
 use std::io::{Read, Write};
@@ -15,17 +15,16 @@ use nvme::tcp::{Digests, Transfer};
 
 const SIZE: u64 = 64 * MIB;
 
-/// A volume whose bytes are there only while somebody looks at them: afterwards their memory has
-/// others.
+/// A volume whose bytes exist only during a view. Afterwards their memory has other content.
 #[derive(Clone, Default)]
 struct Fleeting {
     views: Arc<AtomicUsize>,
-    /// Bytes that are looked at now, and the most that were at a time.
+    /// Bytes in views now, and the most at a time.
     seen: Arc<AtomicUsize>,
     seen_most: Arc<AtomicUsize>,
 }
 
-/// What is at a place of it.
+/// The content of the volume at an offset.
 fn content(at: u64) -> u8 {
     (at >> 12) as u8 ^ (at >> 20) as u8 ^ at as u8
 }
@@ -50,12 +49,12 @@ impl Block for Fleeting {
     }
 
     fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
-        // Some of it lies elsewhere.
+        // Some of it is not in memory.
         if offset / u64::from(BLOCK) % 7 == 3 {
             return None;
         }
         self.views.fetch_add(1, Ordering::SeqCst);
-        // As of strips.
+        // Parts like those of strips.
         let mut bytes = contents(offset, len);
         let parts: Vec<View<'_>> = bytes.chunks(40_960).map(View::from).collect();
         self.seen_most.fetch_max(self.seen.fetch_add(len, Ordering::SeqCst) + len, Ordering::SeqCst);
@@ -87,8 +86,8 @@ impl Block for Fleeting {
     }
 }
 
-/// Sends reads in rounds, some of them of so many blocks each, and receives nothing before all that
-/// the socket takes is sent. Gives how many were sent from where they lay.
+/// Sends reads in rounds, with these numbers of blocks. Does not receive until the target has sent
+/// all that the socket takes. Returns how many were sent from where the data was.
 fn read_in_rounds(digests: Digests, lens: &[u32]) -> usize {
     let target = Target::start(1, 16);
     let volume = Fleeting::default();
@@ -127,7 +126,7 @@ fn what_is_sent_from_memory_arrives_whole_whatever_becomes_of_that_memory() {
     }
 }
 
-/// Sends reads in one piece, so that they come together. Gives their identifiers.
+/// Sends reads in one piece, so that they arrive together. Returns their identifiers.
 fn send_together(queue: &mut Queue, reads: &[(u64, u32)]) -> Vec<u16> {
     let mut bytes = Vec::new();
     let one = |(first, count): &(u64, u32)| {
@@ -141,15 +140,15 @@ fn send_together(queue: &mut Queue, reads: &[(u64, u32)]) -> Vec<u16> {
     cids
 }
 
-/// What the next PDU with data brings: the command, where its data begin in the PDU and in all that
-/// was read, and the data.
+/// The next PDU with data: the command, where its data begins in the PDU and in the whole read, and
+/// the data.
 fn next_data(queue: &mut Queue, digests: Digests) -> (u16, usize, usize, Vec<u8>) {
     let mut header = [0; 8];
     queue.stream.read_exact(&mut header).unwrap();
     let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
     let (kind, len) = (header[0], number(&header[4..]));
     if kind == 5 {
-        // A response, which tells SQHD.
+        // A response, which has SQHD.
         let mut response = [0; 16];
         queue.stream.read_exact(&mut response).unwrap();
         assert_eq!(number(&response[12..]) >> 17, 0, "the status");
@@ -167,8 +166,8 @@ fn next_data(queue: &mut Queue, digests: Digests) -> (u16, usize, usize, Vec<u8>
     (cid, at, offset, pdu[at..at + data_bytes].to_vec())
 }
 
-/// Receives what reads that were sent together bring, which has to be right; `look` sees where the
-/// data of each PDU begin in it.
+/// Receives and checks the data of reads that were sent together. `look` gets the offset of the
+/// data in each PDU.
 fn receive_together(queue: &mut Queue, digests: Digests, cids: &[u16], reads: &[(u64, u32)], look: impl Fn(usize)) {
     let mut got: Vec<Vec<u8>> = reads.iter().map(|_| Vec::new()).collect();
     let lens = reads.iter().map(|(_, count)| (count * BLOCK) as usize);
@@ -184,8 +183,8 @@ fn receive_together(queue: &mut Queue, digests: Digests, cids: &[u16], reads: &[
     }
 }
 
-/// HPDA: TCP Transport 1.0, clause 3.6.2.2. What is in front of the data is there in every way that
-/// they are sent.
+/// HPDA: TCP Transport 1.0, clause 3.6.2.2. The padding before the data is right for every way of
+/// sending.
 #[test]
 fn data_begin_where_the_host_wants_them_however_they_are_sent() {
     for (alignment, digests) in [
@@ -201,8 +200,8 @@ fn data_begin_where_the_host_wants_them_however_they_are_sent() {
         let mut controller = Controller::with(target.address, wish(1), digests).unwrap();
         controller.alignment = alignment;
         let mut queue = controller.queue(1);
-        // Alone, and in two lengths together; long ones; both, and what does not lie in memory (3
-        // and 10).
+        // A single read, and two lengths together; long reads; both, with blocks that are not in
+        // memory (3 and 10).
         for reads in [
             &[(5, 1)][..],
             &[(4, 16)],
@@ -235,7 +234,7 @@ fn reads_that_came_together_are_sent_together_up_to_a_mebibyte() {
     ] {
         let wish = Wish { queue_entries: 128, ..wish(1) };
         let controller = Controller::with(target.address, wish, Digests::default()).unwrap();
-        // A queue that has answered nothing yet: while answers are on their way, others are copied.
+        // A queue without earlier answers: while answers are being sent, others are copied.
         let mut queue = controller.queue(1);
         volume.seen_most.store(0, Ordering::SeqCst);
         let cids = send_together(&mut queue, &reads);

@@ -1,5 +1,5 @@
-//! What a server promises besides the protocol: bounds, errors, endings, and that clients do not
-//! disturb each other.
+//! Promises of a server besides the protocol: bounds, errors, the end of connections, and that
+//! clients do not disturb each other.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +44,7 @@ fn requests_are_served_at_the_same_time_and_answered_out_of_order() {
         raw.read(cookie, cookie * 4096, 4096);
     }
     eventually("all requests are in the volume", || volume.in_flight() == 100);
-    // A block status, a refused and an ignored request overtake them.
+    // A CACHE request, which is ignored, and a refused read overtake them.
     raw.send(&client::request(0, cmd::CACHE, 1000, 0, 4096));
     assert!(matches!(raw.reply(), Reply::Simple { error: 0, cookie: 1000, .. }));
     raw.read(1001, MIB, 1);
@@ -146,7 +146,7 @@ fn a_client_that_goes_leaves_its_requests_to_finish() {
         going.send(&client::write(cookie, cookie * 4096, &[cookie as u8 + 1; 4096], 0));
     }
     eventually("all writes are in the volume", || volume.in_flight() == 20);
-    // And one whose data never come.
+    // One more write whose data never comes.
     going.send(&client::request(0, cmd::WRITE, 99, 0, 1 << 19));
     going.send(&[1; 1000]);
     drop(going);
@@ -192,7 +192,7 @@ fn a_client_that_reads_no_answers_is_not_read_from() {
         assert_eq!(many.error(), 0);
     }
     sender.join().unwrap();
-    // The first one gets all of its answers when it wants them.
+    // The first client gets all of its answers when it reads them.
     for _ in 0..200 {
         let Reply::Simple { error: 0, data, .. } = greedy.reply() else { panic!() };
         assert_eq!(data.len(), 4 * MIB as usize);
@@ -207,8 +207,8 @@ fn answers_that_the_socket_takes_piece_by_piece_arrive_whole() {
     let data: Vec<u8> = (0..32 * MIB).map(content).collect();
     raw.send(&client::write(0, 0, &data, 0));
     assert_eq!(raw.error(), 0);
-    // A few at a time, short and long, of which some fill the socket's buffer in their midst:
-    // nothing is read before all are sent.
+    // A few reads at a time, short and long. Some fill the socket's buffer in the middle: the
+    // client does not read before all are sent.
     let mut at = 0;
     for round in 0..60_u64 {
         let lens: Vec<u64> =
@@ -319,7 +319,7 @@ fn one_connection_can_be_cut_while_it_hangs() {
         hanging.read(cookie, 0, 4 * MIB as u32);
     }
     let mut other = Raw::on(&served.socket(), "disk", false);
-    // A client is told that it may begin a moment before it is listed.
+    // A client may begin a moment before it is listed.
     eventually("both connections are listed", || export.connections().len() == 2);
     let connections = export.connections();
     assert_eq!(connections[0].peer, "unix");
@@ -371,7 +371,7 @@ fn hostile_clients_disturb_nobody() {
             1 => raw.stream.write_all(&client::option((random() % 12) as u32, &noise)),
             2 => raw.stream.write_all(&[client::go("disk", &[]), noise].concat()),
             3 => {
-                // A request header with one byte of it changed, again and again.
+                // Request headers with one flipped bit, again and again.
                 let mut bytes = client::go("disk", &[]);
                 for _ in 0..50 {
                     let mut request = client::write(random(), random() % (16 * MIB), &noise[..noise.len() / 50], 0);
@@ -385,7 +385,7 @@ fn hostile_clients_disturb_nobody() {
             }
             4 => raw.stream.write_all(&[client::option(opt::STARTTLS, &[]), noise].concat()),
             _ => {
-                // An announced write of which nothing comes.
+                // A write whose announced data never comes.
                 let write = client::request(0, cmd::WRITE, 1, 15 * MIB, 1 << 20);
                 raw.stream.write_all(&[client::go("disk", &[]), write].concat())
             }
@@ -445,7 +445,7 @@ fn a_client_that_disconnects_is_answered_what_it_has_asked() {
     raw.send(&client::write(1, 0, b"in flight", 0));
     eventually("the write is in the volume", || volume.in_flight() == 1);
     raw.send(&client::request(0, cmd::DISC, 2, 0, 0));
-    // Time to see it.
+    // Time for the server to see it.
     std::thread::sleep(Duration::from_millis(50));
     volume.release();
     assert_eq!(raw.error(), 0);
@@ -463,7 +463,8 @@ fn an_export_that_is_handed_over_answers_what_it_has_and_nothing_else() {
     eventually("the write is in the volume", || volume.in_flight() == 1);
     export.hand_over();
     assert!(idle.is_closed(), "an idle connection ends at once");
-    // Whoever serves the export next is asked again: "shutting down" would be an error to a client.
+    // The next server of the export gets the request. A client would take "shutting down" for an
+    // error.
     busy.send(&client::write(2, 0, b"too late!", 0));
     volume.release();
     assert_eq!(busy.error(), 0, "what was in flight is answered");

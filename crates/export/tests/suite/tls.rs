@@ -161,7 +161,7 @@ fn garbage_instead_of_a_handshake_ends_one_connection_only() {
     let text_bytes = u32::from_be_bytes(reply[16..].try_into().unwrap());
     clear.read_exact(&mut vec![0; text_bytes as usize]).unwrap();
 
-    // Options injected behind STARTTLS are TLS's to refuse.
+    // TLS has to refuse options that are injected behind STARTTLS.
     let mut injecting = secure.raw();
     let bytes = [client::option(opt::STARTTLS, &[]), client::go("disk", &[])].concat();
     injecting.write_all(&bytes).unwrap();
@@ -179,7 +179,7 @@ fn garbage_instead_of_a_handshake_ends_one_connection_only() {
     noise.shutdown(std::net::Shutdown::Write).unwrap();
     let _ = noise.read_to_end(&mut Vec::new());
 
-    // The connection in the clear is still served.
+    // The connection without TLS is still served.
     clear.write_all(&client::option(opt::ABORT, &[])).unwrap();
     clear.read_exact(&mut reply).unwrap();
     assert_eq!(reply[12..16], rep::ACK.to_be_bytes());

@@ -1,4 +1,5 @@
-//! The codes themselves: what they survive, what they notice, what they refuse.
+//! The codes themselves: the losses that they survive, the errors that they find, the shapes that
+//! they refuse.
 
 use crate::oracle::{Bytes, Products, slices, slices_mut};
 use gf::{Code, CodeError, Decoder, Verdict, coefficient};
@@ -61,8 +62,8 @@ fn binomial(n: u64, k: u64) -> u64 {
 }
 
 /// A code is MDS exactly if every square submatrix of its coefficients is invertible (MacWilliams
-/// and Sloane, "The theory of error-correcting codes", chapter 11, theorem 8). Checks all of
-/// `size`, for the most columns that a code with so many rows can have.
+/// and Sloane, "The theory of error-correcting codes", chapter 11, theorem 8). Checks all
+/// submatrices of `size`, for the most columns that a code with this many rows can have.
 fn assert_invertible(syndrome_count: usize, size: usize) {
     let products = Products::new();
     // From four syndromes on, the rows do not depend on the number of syndromes: all eight are

@@ -20,7 +20,7 @@ fn oracle_append(sum: u32, bytes: &[u8]) -> u32 {
     !divide(!sum, bytes)
 }
 
-/// Under Miri, which has to be told what the CPU is like, the fastest alone is what the run is for.
+/// Miri has to be told the CPU's features, so a run under Miri is for the fastest kernel only.
 fn tested_kernels() -> impl Iterator<Item = Crc32cKernel> {
     crc32c_kernels().take(if cfg!(miri) { 1 } else { usize::MAX })
 }
@@ -79,7 +79,7 @@ fn every_kernel_takes_every_bit_of_a_block_for_what_it_is() {
     let mut bytes = Bytes(2);
     let mut block = bytes.strip(CRC32C_BLOCK);
     let sum = oracle_append(0, &block);
-    // Sums are linear: what a bit changes depends on nothing but its place.
+    // CRCs are linear: the change by a flipped bit depends only on its place.
     let mut changes: Vec<u32> = (0..8).map(|bit| divide(0, &[1 << bit])).collect();
     for at in (0..CRC32C_BLOCK).rev() {
         for (bit, change) in changes.iter_mut().enumerate() {

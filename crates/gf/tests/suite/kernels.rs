@@ -35,8 +35,8 @@ struct Case {
 impl Case {
     fn each(mut test: impl FnMut(&mut Case)) {
         let mut count = 0;
-        // Under Miri, which has to be told what the CPU is like, the fastest alone is what the run
-        // is for.
+        // Miri has to be told the CPU's features, so a run under Miri is for the fastest kernel
+        // only.
         for kernel in kernels().take(if cfg!(miri) { 1 } else { usize::MAX }) {
             test(&mut Case { kernel, products: Products::new(), bytes: Bytes(1) });
             count += 1;
@@ -88,7 +88,7 @@ fn encode_is_the_oracles_for_every_length_and_alignment() {
 #[test]
 #[cfg_attr(miri, ignore = "takes hours there")]
 fn encode_of_more_than_the_cache_holds_is_the_oracles() {
-    // From 512 KiB a stripe on, aligned syndromes are written around the cache.
+    // From 512 KiB a stripe on, aligned parity is written around the cache.
     Case::each(|case| {
         for syndrome_count in 1..=4 {
             let data = case.bytes.strips(8, (64 << 10) + 77);
@@ -137,8 +137,8 @@ fn update_and_accumulate_are_the_oracles_for_every_length_and_alignment() {
 #[test]
 fn reconstruct_gives_back_what_was_lost_for_every_length_and_alignment() {
     Case::each(|case| {
-        // Losses that take each way through the decoder: a plain sum, P and Q, two data strips, one
-        // to eight rows.
+        // Losses that take each path through the decoder: a plain sum, P and Q, two data strips,
+        // one to eight rows.
         let shapes: &[(usize, usize, &[usize])] = &[
             (4, 1, &[2]),
             (4, 1, &[4]),
@@ -200,7 +200,7 @@ fn xor_into_and_is_zero_see_every_byte() {
 
 #[test]
 fn every_product_is_the_oracles() {
-    // Each coefficient that a code has, times each byte, in every position of a register.
+    // Each coefficient of a code, times each byte, in every position of a register.
     Case::each(|case| {
         let strip: Vec<u8> = (0..=255).collect();
         for syndrome_count in if cfg!(miri) { vec![3] } else { vec![2, 3, 8] } {

@@ -1,4 +1,4 @@
-//! Arithmetic against an oracle that is written to be read.
+//! Arithmetic, compared with a simple oracle.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

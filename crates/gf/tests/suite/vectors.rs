@@ -1,10 +1,10 @@
-//! The vectors of docs/format/parity.md, which were computed apart from this crate.
+//! The vectors of docs/format/parity.md, which were computed independently of this crate.
 
 use gf::{Code, Verdict, coefficient, kernels};
 
 const DOCUMENT: &str = include_str!("../../../../docs/format/parity.md");
 
-/// The lines of the document's one block with this name.
+/// The lines of the document's only block with this name.
 fn block(name: &str) -> Vec<&'static str> {
     let (_, rest) = DOCUMENT.split_once(&format!("```{name}\n")).expect("the document has the block");
     let (block, _) = rest.split_once("```").expect("the block ends");
@@ -23,7 +23,7 @@ fn shape(line: &str) -> (usize, usize, &str) {
     (data.parse().expect("a number"), syndromes.parse().expect("a number"), rest)
 }
 
-/// Lines of a first index and bytes, as one list that begins with index `first`.
+/// Lines that each have a first index and bytes, as one list that begins with index `first`.
 fn table(name: &str, first: usize) -> Vec<u8> {
     let mut values = Vec::new();
     for line in block(name) {

@@ -1,4 +1,4 @@
-//! Targets that want proof of who this host is, and what is said to whoever has none.
+//! Targets that require authentication, and the error messages for a host without a valid secret.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ fn secret(seed: u8) -> Secret {
     Secret::generate(Some(Hash::Sha512), &[seed; 64])
 }
 
-/// Host 1 has the secret 1, and the target proves itself to it with 2.
+/// Host 1 has secret 1, and the target authenticates itself with secret 2.
 fn target(group: DhGroup) -> Target {
     let (target, _, _) = Target::disk(MIB);
     let secret = HostSecret { host: secret(1), controller: Some(secret(2)), group };
@@ -74,7 +74,8 @@ fn who_cannot_prove_itself_is_told_why() {
 const AUTHENTICATION_SEND: u8 = 0x05;
 const AUTHENTICATION_RECEIVE: u8 = 0x06;
 
-/// A way to a target on which each connection ends at so many Fabrics commands of a kind.
+/// A path to a target on which each connection ends at the given number of Fabrics commands of a
+/// kind.
 fn mute_at(target: SocketAddr, kind: u8, count: usize) -> SocketAddr {
     /// Bytes of a PDU's common header.
     const HEADER: usize = 8;
@@ -147,7 +148,8 @@ fn a_connection_that_is_made_again_authenticates_again() {
         disk.flush().await.unwrap();
         proxy.cut();
         disk.flush().await.unwrap();
-        // With another secret at the target it waits, and goes on when that is the right one again.
+        // With another secret at the target the host waits, and goes on when the right secret is
+        // back.
         let right = HostSecret { host: secret(1), controller: Some(secret(2)), group: DhGroup::Null };
         let name = host(1).nqn.to_string();
         target.secrets.set(&name, Some(HostSecret { host: secret(9), ..right.clone() }));

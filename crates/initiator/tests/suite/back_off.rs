@@ -1,4 +1,4 @@
-//! A target that is not there is not asked all the time.
+//! An absent target is not retried all the time.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -13,12 +13,12 @@ use drive::{BufMut, Nanos, Tasks};
 use initiator::tokio::TokioNetwork;
 use initiator::{Address, Namespace, Network, Options, Selection};
 
-/// Sockets of tokio that keep when a connection was asked for.
+/// Sockets of tokio that record when a connection was attempted.
 #[derive(Clone)]
 struct Counted {
     network: TokioNetwork,
     tried: Rc<RefCell<Vec<Instant>>>,
-    /// Connections are made to a port where nobody listens.
+    /// Connections go to a port without a listener.
     is_refused: Rc<Cell<bool>>,
     closed: SocketAddr,
 }
@@ -29,7 +29,7 @@ impl Counted {
         Counted { network: TokioNetwork::new(), tried: Rc::default(), is_refused: Rc::default(), closed }
     }
 
-    /// Waits until so many connections were asked for.
+    /// Waits for the given number of attempts.
     async fn tried(&self, count: usize) -> Vec<Instant> {
         while self.tried.borrow().len() < count {
             self.network.sleep(Duration::from_millis(1)).await;
@@ -72,11 +72,11 @@ impl Network for Counted {
 }
 
 const DELAY: Duration = Duration::from_millis(300);
-/// What the third delay is, and the fourth would be twice of.
+/// The third delay, and the upper limit: the fourth would be twice as long.
 const DELAY_MAX: Duration = Duration::from_millis(1200);
 
-/// Asks a target again and again that is not there, in the way that `set` makes it so, and then one
-/// that is gone once more.
+/// Tries again and again to connect to a target that `set` makes absent, and then again after it
+/// returned and vanished once more.
 fn asked_at_growing_intervals(set: impl Fn(&Proxy, &Counted, bool)) {
     on_tokio(async {
         let (target, _volume, _) = Target::disk(MIB);
@@ -93,12 +93,12 @@ fn asked_at_growing_intervals(set: impl Fn(&Proxy, &Counted, bool)) {
             let tried = network.tried(5).await;
             begun.push(tried[0] - gone);
             let gaps: Vec<Duration> = tried.windows(2).map(|pair| pair[1] - pair[0]).collect();
-            // A sleep is never too short. How much too long it is, is up to the machine.
+            // A sleep is never too short. How much too long it is depends on the machine.
             let least = [DELAY, 2 * DELAY, 4 * DELAY, DELAY_MAX];
             assert!(gaps.iter().zip(least).all(|(gap, least)| *gap >= least), "round {round}: {gaps:?}");
             assert!(gaps[0] < DELAY_MAX && gaps[3] < 2 * DELAY_MAX, "round {round}: {gaps:?}");
             set(&proxy, &network, false);
-            // It is found by the next attempt, and the delay begins anew.
+            // The next attempt finds the target, and the delay begins anew.
             disk.read(0, buf(4096)).await.unwrap();
             assert_eq!(disk.paths()[0].connects, round + 2);
         }

@@ -1,4 +1,4 @@
-//! Who is let in where, and what is said to whoever is not.
+//! Which hosts a target accepts, and the error messages for those that it refuses.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -84,7 +84,7 @@ fn what_is_no_target_is_called_that() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         std::thread::spawn(move || {
-            // One that answers in other words, one that goes, one that is silent.
+            // A server with another protocol, one that closes at once, and one that is silent.
             listener.accept().unwrap().0.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
             drop(listener.accept().unwrap());
             let silent = listener.accept();

@@ -1,4 +1,4 @@
-//! What the network damages is noticed with digests, and only with them.
+//! Damage by the network is detected with digests, and only with them.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,13 +20,13 @@ const SLBA: At = At::Header(48);
 /// The upper byte of the status in a response: 8 bytes of the PDU, then 15 of the completion.
 const STATUS: At = At::Header(23);
 
-/// Makes a success an error of the medium, which nobody asks again for.
+/// Turns a success into a media error, which is not retried.
 const MEDIA: u8 = 1 << 2;
 
 /// DGST of ICReq and ICResp.
 const DGST: At = At::Header(11);
 
-/// Where the data are damaged.
+/// The offset at which the data is damaged.
 const PLACE: usize = 1000;
 
 /// A namespace behind a proxy, with a pattern in its first half.
@@ -48,7 +48,7 @@ fn damaged(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Received among other things, and right into their place.
+/// One is received with other bytes, the other directly into its buffer.
 const LENS: [usize; 2] = [4096, 256 << 10];
 
 #[test]
@@ -118,13 +118,13 @@ fn a_damaged_header_ends_the_connection_and_its_command_is_sent_again_through_th
     on_tokio(async {
         for digests in [HEADER, BOTH] {
             let (_target, volume, proxy, disk) = behind_a_proxy(digests).await;
-            // The next block is meant.
+            // The damaged command means the next block.
             proxy.damage(Damage { kind: Kind::CapsuleCmd, at: SLBA, flips: 1, after: 0, times: 1 });
             assert!(*disk.read(0, buf(4096)).await.unwrap() == pattern(MIB as usize, 1)[..4096]);
             assert_eq!((proxy.damaged(), disk.paths()[0].connects), (1, 2));
             let said = disk.paths()[0].last_error.clone().unwrap();
             assert!(said.contains("the other side ends the connection: status 3h"), "{said}");
-            // An answer that is none.
+            // A damaged response turns a success into an error.
             proxy.damage(Damage { kind: Kind::CapsuleResp, at: STATUS, flips: MEDIA, after: 0, times: 1 });
             disk.write(MIB, segments(&pattern(4096, 2)), false).await.unwrap();
             assert_eq!((proxy.damaged(), disk.paths()[0].connects), (2, 3));
@@ -158,7 +158,7 @@ fn nothing_that_a_controller_says_of_itself_and_its_namespace_is_believed_if_it_
         let mut after = 0;
         loop {
             let proxy = Proxy::to(target.address);
-            // In the log of access states that of the first group: it would be inaccessible.
+            // In the ANA log, the state of the first group: it would be inaccessible.
             proxy.damage(Damage { kind: Kind::C2hData, at: At::Data(32), flips: 2, after, times: 1 });
             let options = Options { digests: BOTH, ..options() };
             let connected = Namespace::connect(&network, &[address(proxy.address)], Selection::Only, options).await;
@@ -174,7 +174,7 @@ fn nothing_that_a_controller_says_of_itself_and_its_namespace_is_believed_if_it_
     });
 }
 
-/// DGST of each PDU that a connection began with, of those that were recorded.
+/// DGST of the first PDU of each recorded connection.
 fn digests_in(proxy: &Proxy, kind: Kind) -> Vec<u8> {
     let ours = proxy.recorded().into_iter().filter(|way| way.bytes.first() == Some(&(kind as u8)));
     ours.map(|way| way.bytes[11]).collect()
@@ -187,7 +187,7 @@ fn digests_are_agreed_on_as_they_are_asked_for_on_every_queue() {
             let (_target, _, proxy, disk) = behind_a_proxy(digests).await;
             assert_eq!(digests_in(&proxy, Kind::IcReq), [digests.bits(); 2], "an admin queue and one more");
             assert_eq!(digests_in(&proxy, Kind::IcResp), [digests.bits(); 2]);
-            // And so after a connection has ended.
+            // It is the same after a connection has ended.
             proxy.cut();
             disk.read(0, buf(4096)).await.unwrap();
             while disk.paths()[0].connects < 2 {
@@ -208,7 +208,7 @@ fn a_target_that_wants_no_digests_is_used_without_them_and_the_log_says_so() {
             log.0.lock().unwrap().clear();
             let proxy = Proxy::to(target.address);
             proxy.record();
-            // It does not hear of them.
+            // The target does not get these bits of the request.
             proxy.damage(Damage { kind: Kind::IcReq, at: DGST, flips: unwanted.bits(), after: 0, times: 2 });
             let disk = disk(proxy.address, Options { digests: BOTH, ..options() }).await;
             disk.write(0, segments(&pattern(4096, 2)), false).await.unwrap();
@@ -222,7 +222,7 @@ fn a_target_that_wants_no_digests_is_used_without_them_and_the_log_says_so() {
     });
 }
 
-/// Keeps warnings of this thread.
+/// Records the warnings of this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 

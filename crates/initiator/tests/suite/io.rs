@@ -1,4 +1,4 @@
-//! What is written is what is read, in every way that the protocol has for it.
+//! Data is read back as it was written, with every kind of transfer that the protocol has.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use nvme::tcp::Digests;
 
 const SIZE: usize = 16 << 20;
 
-/// Random requests of up to 3 MiB, beside a model.
+/// Random requests of up to 3 MiB, compared with a model.
 async fn agrees_with_a_model(target: &Target, options: Options, block: u64, steps: usize) {
     let disk = disk(target.address, options).await;
     let mut model = vec![0_u8; SIZE];

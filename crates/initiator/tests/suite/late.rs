@@ -1,5 +1,5 @@
-//! Commands that are late: they are aborted, and if that does not help, their controller is given
-//! up. Time is the test's.
+//! Late commands are aborted, and if that does not help, their controller is given up. The test
+//! sets the clock.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -69,7 +69,7 @@ impl Network for Clock {
     }
 }
 
-/// A command is late after 100 s, and hopeless after 150.
+/// A command is late after 100 s, and its controller is given up after 150 s.
 const LIMIT_S: u64 = 100;
 
 async fn controller(clock: &Clock, target: &Target, queues: u16) -> Controller<Clock> {
@@ -88,7 +88,7 @@ fn read(controller: &Controller<Clock>) -> Answer {
     tokio::task::spawn_local(async move { controller.execute(call).await })
 }
 
-/// Waits for what others have to do. The test as a whole has a limit.
+/// Waits for other tasks. The test as a whole has a limit.
 async fn eventually(there: impl Fn() -> bool) {
     while !there() {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -105,7 +105,7 @@ fn each_late_command_is_aborted_by_its_queue_and_identifier_and_no_other() {
         state.limit_host(&name, Some(Limit { iops: None, bytes_per_s: Some(1), burst_ms: 10 }));
         assert!(read(&controller).await.unwrap().unwrap().completion.status().is_success(), "the first one goes");
         let waiting = || state.limited_hosts()[&name].1.waiting;
-        // Two on each queue, of different ages.
+        // Two reads on each queue, of different ages.
         let mut late = Vec::new();
         for count in 1..=4 {
             late.push(read(&controller));
@@ -136,7 +136,7 @@ fn a_controller_that_can_not_abort_a_late_command_is_given_up_half_as_late_again
         let answer = read(&controller);
         eventually(|| volume.in_flight() == 1).await;
         clock.advance(LIMIT_S + 5);
-        // It was looked for late commands when this is answered.
+        // The check for late commands has run when this is answered.
         controller.execute_admin(nvme::host::admin::keep_alive()).await.unwrap();
         assert_eq!(controller.lost(), None, "it may still answer");
         clock.advance(LIMIT_S / 2);
@@ -156,14 +156,15 @@ fn a_controller_that_answers_in_turn_is_waited_for_however_much_waits_there() {
         let name = options().host.nqn.to_string();
         state.limit_host(&name, Some(Limit { iops: Some(20), bytes_per_s: None, burst_ms: 10 }));
         assert!(read(&controller).await.unwrap().unwrap().completion.status().is_success(), "the first one goes");
-        // Twenty a second on the target's clock; here a whole limit passes for each four of them.
+        // Twenty reads a second on the target's clock. Here a whole limit passes for each four of
+        // them.
         let waiting: Vec<Answer> = (0..10).map(|_| read(&controller)).collect();
         let mut answered = 0;
         for answer in waiting {
             assert!(answer.await.unwrap().unwrap().completion.status().is_success());
             answered += 1;
             clock.advance(LIMIT_S / 4);
-            // It was looked for late commands when this is answered.
+            // The check for late commands has run when this is answered.
             controller.execute_admin(nvme::host::admin::keep_alive()).await.unwrap();
             assert_eq!(controller.lost(), None, "after {answered} answers");
         }

@@ -1,5 +1,5 @@
-//! Hosts over real sockets, through a proxy that breaks connections. One program, so that what they
-//! share is compiled once.
+//! Hosts over real sockets, through a proxy that breaks connections. One program, so that shared
+//! code is compiled once.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Several ways to one namespace.
+//! Several paths to one namespace.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ fn states(disk: &Disk) -> Vec<PathState> {
     disk.paths().into_iter().map(|path| path.state).collect()
 }
 
-/// Two targets that offer one volume, behind a proxy each.
+/// Two targets that offer one volume, each behind a proxy.
 struct Two {
     volume: Volume,
     targets: [Target; 2],
@@ -52,13 +52,13 @@ impl Two {
         [0, 1].map(|index| address(self.proxies[index].address))
     }
 
-    /// A target reaches the volume in another way, and says so.
+    /// Changes the ANA state of a target, and sends the event.
     fn set_access(&self, index: usize, state: Access) {
         self.commands[index].set_access(state);
         self.targets[index].portal.access_changed(&subsystem(), 1);
     }
 
-    /// Reads so far, of each target.
+    /// Reads of each target so far.
     fn reads(&self) -> [u64; 2] {
         [0, 1].map(|index| self.commands[index].counters().requests[export::Kind::Read as usize])
     }
@@ -111,7 +111,7 @@ fn optimized_paths_share_the_work_and_others_have_none() {
         }
         assert_eq!(two.reads(), [before[0], before[1] + 100]);
 
-        // Better a bad way than none.
+        // A bad path is better than none.
         two.proxies[1].refuse(true);
         two.proxies[1].cut();
         for _ in 0..10 {
@@ -143,8 +143,8 @@ fn a_path_that_is_inaccessible_is_never_used_and_waited_for() {
     });
 }
 
-/// Targets that mean it, unlike the proxies' ones above: they refuse commands, and tell of the
-/// change.
+/// Targets that enforce the ANA state, unlike the proxies above: they refuse commands, and send an
+/// event for the change.
 #[test]
 fn a_path_that_becomes_inaccessible_is_left_without_a_failed_request() {
     on_tokio(async {
@@ -169,7 +169,7 @@ fn a_path_that_becomes_inaccessible_is_left_without_a_failed_request() {
             }
             assert_eq!(two.reads()[left], before[left], "nothing is sent there");
         }
-        // Neither way: a request waits until there is one again.
+        // No path is usable: a request waits until there is one again.
         two.set_access(1, Access::Inaccessible);
         eventually("both are away", || states(&disk) == [PathState::Live(Access::Inaccessible); 2]).await;
         let (read, ()) = tokio::join!(disk.read(0, buf(4096)), async { two.set_access(0, Access::NonOptimized) });

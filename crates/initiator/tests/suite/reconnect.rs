@@ -1,4 +1,4 @@
-//! Connections end; what was acknowledged stays, and nothing goes to the wrong place.
+//! Connections end: acknowledged data stays, and no data goes to the wrong place.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,8 +26,8 @@ fn connects(disk: &Disk) -> u64 {
     disk.paths()[0].connects
 }
 
-/// Each of eight tasks writes and compares a region of its own until `ends`. Gives what each region
-/// holds.
+/// Each of eight tasks writes and compares a region of its own until `ends`. Returns the expected
+/// content of each region.
 fn load(tasks: &tokio::task::LocalSet, disk: &Disk, ends: &Rc<Cell<bool>>) -> Vec<tokio::task::JoinHandle<Vec<u8>>> {
     const REGION: u64 = SIZE / 8;
     let one = |task: u64| {
@@ -58,7 +58,7 @@ fn load(tasks: &tokio::task::LocalSet, disk: &Disk, ends: &Rc<Cell<bool>>) -> Ve
     (0..8).map(one).collect()
 }
 
-/// Compares the volume itself with what the tasks wrote.
+/// Compares the volume with the data that the tasks wrote.
 async fn compare(volume: &Volume, regions: Vec<tokio::task::JoinHandle<Vec<u8>>>) {
     let mut whole = Vec::new();
     for region in regions {
@@ -83,7 +83,7 @@ fn what_was_acknowledged_is_there_when_connections_are_cut_under_load() {
                 proxy.cut();
                 eventually("it is connected again", || connects(&disk) > before).await;
             }
-            // In the middle of PDUs.
+            // The connections are cut in the middle of PDUs.
             proxy.cut_after(1 << 20);
             proxy.cut();
             let before = connects(&disk);
@@ -194,7 +194,7 @@ fn a_silent_target_is_given_up_and_connected_again() {
         let proxy = Proxy::to(target.address);
         let disk = disk(proxy.address, options()).await;
         disk.write(0, segments(&pattern(4096, 1)), false).await.unwrap();
-        // Nothing goes through, and nobody closes anything.
+        // No bytes go through, and no side closes the connection.
         proxy.stall(true);
         eventually("nobody answers Keep Alive", || disk.paths()[0].state == PathState::Connecting).await;
         let said = disk.paths()[0].last_error.clone().unwrap();
@@ -209,7 +209,7 @@ fn an_idle_connection_is_kept_alive() {
     on_tokio(async {
         let (target, _volume, _) = Target::disk(MIB);
         let disk = disk(target.address, options()).await;
-        // The controller would end after a second.
+        // Without Keep Alive the controller would end after a second.
         tokio::time::sleep(Duration::from_millis(2500)).await;
         disk.read(0, buf(4096)).await.unwrap();
         assert_eq!(connects(&disk), 1);
@@ -224,7 +224,7 @@ fn a_write_of_a_silent_connection_is_sent_again_only_when_the_controller_has_end
         let limit = Duration::from_millis(200);
         let keep_alive = Duration::from_secs(2);
         let disk = disk(proxy.address, Options { command_timeout: limit, keep_alive, ..options() }).await;
-        // The target has the write and does not answer it.
+        // The target has received the write and does not answer it.
         volume.hold();
         let written = Rc::new(Cell::new(None));
         let start = Instant::now();
@@ -238,7 +238,7 @@ fn a_write_of_a_silent_connection_is_sent_again_only_when_the_controller_has_end
             eventually("the command is late", || connects(&disk) >= 2).await;
             let given_up = start.elapsed();
             volume.release();
-            // Reads do no harm, and need not wait.
+            // Reads are harmless, and need not wait.
             disk.read(0, buf(4096)).await.unwrap();
             assert!(written.get().is_none(), "the write waits until the timer of the old controller has run out");
             eventually("it is written", || written.get().is_some()).await;
@@ -258,7 +258,7 @@ fn a_namespace_that_grows_or_goes_and_returns_is_followed() {
         offer(&target, 1, 1, &volume, BLOCK);
         let disk = disk(target.address, options()).await;
         assert_eq!(disk.size_bytes(), MIB);
-        // The same namespace, with another volume behind it that is larger.
+        // The same namespace, with a larger volume behind it.
         let larger = Volume::new(2 * MIB);
         assert!(target.portal.remove(&crate::common::subsystem(), 1));
         eventually("it goes", || disk.paths()[0].state == PathState::Connecting).await;
@@ -292,7 +292,7 @@ fn a_namespace_that_was_connected_once_is_attached_elsewhere_and_waits_for_its_t
         eventually("connected", || connects(&third) == 1).await;
         assert!(*Drive::read(&third, 8192, buf(4096)).await.unwrap() == pattern(4096, 3)[..]);
 
-        // Another namespace in its place is none of it.
+        // Another namespace at the same address is not accepted.
         let other = Target::start(1, 1024);
         offer(&other, 1, 77, &Volume::new(SIZE), BLOCK);
         proxy.lead_to(other.address);
@@ -313,8 +313,8 @@ fn a_drive_that_is_closed_executes_nothing_any_more() {
             async move { one.write(0, segments(&pattern(4096, 1)), false).await }
         });
         eventually("the write is there", || volume.in_flight() == 1).await;
-        // Silent from here on: whether the target still works is unknown until its keep alive timer
-        // has run out.
+        // The path is silent from here on: whether the target still executes the write is unknown
+        // until its keep alive timer has run out.
         proxy.stall(true);
         let began = Instant::now();
         one.close().await;

@@ -9,7 +9,7 @@ use drive::{Drive, Env};
 use initiator::{ConnectError, Namespace, Options, Selection};
 use runtime::{Config, Runtime, ShardEnv};
 
-/// Runs a test on a shard, and gives what it says.
+/// Runs a test on a shard, and returns its result.
 fn on_a_shard<T: Send + 'static, F: Future<Output = T> + 'static>(
     test: impl FnOnce(ShardEnv) -> F + Send + 'static,
 ) -> T {
@@ -51,7 +51,7 @@ fn a_drive_of_a_shard_keeps_what_was_written_while_connections_are_cut() {
                 let read = Drive::read(&disk, offset as u64, env.alloc(len)).await.unwrap();
                 assert!(read[..] == model[offset..offset + len], "step {step}");
             }
-            // However late it was cut, it is connected again.
+            // It connects again, even if it was cut late.
             while is_cut && disk.paths()[0].connects == connects {
                 env.sleep(Duration::from_millis(1)).await;
             }

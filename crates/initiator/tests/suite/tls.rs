@@ -1,4 +1,4 @@
-//! Targets that want TLS, and what is said to whoever does not get it.
+//! Targets that require TLS, and the error messages for a host that does not get it.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -71,18 +71,18 @@ fn who_does_not_get_tls_is_told_why() {
             let said = refused(target.address, wrong).await;
             assert!(said.starts_with("no TLS with 127.0.0.1") && said.ends_with(ended), "{said}");
         }
-        // Somebody who may use nothing.
+        // A host without any namespace that it may use.
         target.portal.allow(&crate::common::subsystem(), 1, only(&[2]));
         assert!(refused(target.address, with(1, Hash::Sha256)).await.ends_with(ended));
         target.portal.allow(&crate::common::subsystem(), 1, export::Hosts::Any);
-        // In the clear.
+        // Without TLS.
         let said = refused(target.address, options()).await;
         assert!(said.ends_with("Connect Invalid Host"), "{said}");
-        // A target that has no key at all takes the handshake for what it is not.
+        // A target without any key does not recognize the handshake.
         let (plain, _, _) = Target::disk(MIB);
         let said = refused(plain.address, with(1, Hash::Sha256)).await;
         assert!(said.starts_with("no TLS with"), "{said}");
-        // Nobody who speaks anything.
+        // A listener that never answers.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let impatient = Options { connect_timeout: Duration::from_millis(300), ..with(1, Hash::Sha256) };
         let said = refused(silent.local_addr().unwrap(), impatient).await;
@@ -102,7 +102,7 @@ fn a_connection_that_is_made_again_is_encrypted_again_and_with_the_key_of_then()
             proxy.cut();
             assert!(disk.read(0, buf(data.len())).await.unwrap()[..] == data[..]);
         }
-        // With another key at the target it waits, and goes on when that is the right one again.
+        // With another key at the target the host waits, and goes on when the right key is back.
         let name = host(1).nqn.to_string();
         target.secrets.set_tls(&name, Some(vec![key(7, Hash::Sha256)]));
         proxy.cut();
@@ -114,9 +114,9 @@ fn a_connection_that_is_made_again_is_encrypted_again_and_with_the_key_of_then()
     });
 }
 
-/// Whoever sits between both can end a connection and keep back what was sent. So a write whose
-/// connection ended without TLS' goodbye is sent again only when the target cannot execute its
-/// first copy any more, where in the clear it is sent again at once.
+/// An attacker between both can end a connection and hold back what was sent. So a write whose
+/// connection ended without a TLS close notification is retried only when the target can no longer
+/// execute the first copy. Without TLS it is retried at once.
 #[test]
 fn an_end_that_anybody_could_have_made_is_not_taken_for_the_targets() {
     on_tokio(async {

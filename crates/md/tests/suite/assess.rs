@@ -1,4 +1,4 @@
-//! Which drives are taken, and which arrays.
+//! Which drives and which arrays are accepted.
 
 use crate::support::Plain;
 use md::{Assembly, Assessment, BadBlocksError, Candidate, LeftOut, Superblock, Version, assess, sets};
@@ -36,8 +36,8 @@ fn missing(assessment: &Assessment) -> Vec<usize> {
 
 #[test]
 fn members_that_do_not_have_everything_are_left_out_with_the_reason() {
-    // Slot 0 is two events behind; 1 is being rebuilt; 2 is whole and one event behind, which is
-    // none; 3 is faulty to the others.
+    // Slot 0 is two events behind. Slot 1 is being rebuilt. Slot 2 is complete and one event
+    // behind, which does not count. Slot 3 is faulty for the others.
     let found = array(1, 0, 6, |number, plain| {
         plain.roles = vec![0, 1, 2, 0xFFFE, 0xFFFF, 5];
         match number {
@@ -60,7 +60,7 @@ fn members_that_do_not_have_everything_are_left_out_with_the_reason() {
     );
     assert_eq!(missing(&assessment), [0, 1, 3, 4]);
 
-    // A rebuild that came to the end of everything.
+    // A rebuild that is complete.
     let found = array(1, 0, 2, |_, plain| (plain.features, plain.recovery_offset) = (2, u64::MAX));
     assert_eq!(missing(&judge(&found)), [0; 0]);
 }
@@ -158,7 +158,7 @@ fn arrays_that_cannot_be_read_are_named_with_the_reason() {
         refused(&array(0, 0, 2, |_, _| {})[1..]),
         "too few of its members can be read: 1 of 2 are missing (raid0, slots 0)"
     );
-    // Members of RAID 0 that differ, with nothing that says how the larger was filled; and with it.
+    // Members of RAID 0 of different sizes, without and with the flag for the layout of the larger.
     let zones = |features, layout| {
         array(0, layout, 2, move |number, plain| {
             (plain.features, plain.data_size) = (features, 1024 + 256 * u64::from(number));
@@ -179,7 +179,7 @@ fn sides_that_went_separate_ways_and_copies_of_a_drive_are_refused() {
         "its drives have gone separate ways (each says that the other failed): give only those of the side to be read"
     );
     assert_eq!(missing(&judge(&split[1..])), [0]);
-    // A spare that comes first has no part in it.
+    // A spare that comes first does not count.
     let mut spare = Plain::new(1, 0, 2, 16, 1024, 2);
     spare.roles = vec![0, 0xFFFE, 0xFFFF];
     let with_spare = [vec![candidate(&spare)], split].concat();

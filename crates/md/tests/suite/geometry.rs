@@ -1,4 +1,5 @@
-//! Where sectors lie, beside tables that are filled row by row as the pictures in md(4) are.
+//! The places of sectors, compared with tables that are filled row by row like the pictures in
+//! md(4).
 
 use crate::support::{Cell, Plain, Table, copies_table, parity_table, power, stripes_table};
 use md::{Candidate, Geometry, Level, Place, Superblock, Version, assess};
@@ -21,8 +22,8 @@ fn geometry(level: i32, layout: u32, disks: usize, chunk: u32, sizes: &[u64]) ->
     assess(&made.iter().collect::<Vec<_>>(), false).assembly.unwrap().geometry
 }
 
-/// Every sector of the array is where the table has it, with all its copies, and as many as are in
-/// the table are in the array.
+/// Every sector of the array is where the table has it, with all its copies, and the array has as
+/// many sectors as the table.
 fn fits(geometry: &Geometry, table: &Table, chunk: u64, what: &str) {
     let mut seen = 0;
     let total = geometry.sectors() / chunk;
@@ -64,7 +65,7 @@ fn parity_arrays_are_laid_out_as_in_the_pictures_of_md() {
     for (level, number, layout, least) in five.chain(six).chain([(Level::Raid4, 4, 0, 2)]) {
         for disks in least..=9 {
             let rows = 3 * disks as u64 + 1;
-            // A part of a chunk at the end of the members is not used.
+            // A partial chunk at the end of the members is not used.
             let geometry = geometry(number, layout, disks, 16, &[rows * 16 + 5]);
             let table = parity_table(level, layout, disks, rows);
             let what = format!("{level} layout {layout} of {disks}");
@@ -99,8 +100,8 @@ fn raid_10_is_laid_out_as_in_the_pictures_of_md() {
                     let what = format!("raid10 near {near} far {far} offset {offset} of {disks}");
                     assert_eq!(geometry.sectors() / 8, (rows / far * disks / near) as u64, "{what}");
                     fits(&geometry, &table, 8, &what);
-                    // Any loss of as many as there are copies, less one, is survived; all copies of
-                    // one chunk are not.
+                    // Any loss of fewer members than there are copies is survived. The loss of all
+                    // copies of one chunk is not.
                     let Place::Copies { at, .. } = geometry.locate(0) else { panic!() };
                     assert_eq!(at.len(), near * far);
                     assert!(!geometry.is_readable(|disk| at.iter().all(|(copy, _)| *copy != disk)), "{what}");
@@ -126,8 +127,8 @@ fn far_copies_of_members_that_are_not_filled_begin_where_md_puts_them() {
 fn raid_0_of_unequal_members_is_laid_out_in_zones_in_both_of_mds_ways() {
     for chunks in [vec![4, 4, 4], vec![3, 5, 5], vec![7, 2, 4, 4], vec![1, 2, 3, 4, 5], vec![9]] {
         for (layout, original) in [(1, true), (2, false)] {
-            // 12 sectors: a chunk of RAID 0 need not be a power of two. What is left of a member is
-            // not used.
+            // 12 sectors: a chunk of RAID 0 need not be a power of two. The rest of a member is not
+            // used.
             let sizes: Vec<u64> = chunks.iter().map(|count| count * 12 + 5).collect();
             let geometry = geometry(0, layout, chunks.len(), 12, &sizes);
             assert_eq!(geometry.sectors(), chunks.iter().sum::<u64>() * 12);

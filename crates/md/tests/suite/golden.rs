@@ -1,4 +1,4 @@
-//! Superblocks that mdadm 4.2 and Linux 6.12 wrote; zeroes at the end of a file are left out.
+//! Superblocks that mdadm 4.2 and Linux 6.12 wrote. Zeroes at the end of a file are left out.
 
 use std::path::Path;
 
@@ -35,7 +35,8 @@ fn a_raid_5_with_a_spare_is_what_mdadm_made() {
     assert_eq!((assembly.geometry.sectors(), assembly.geometry.layout_name().as_str()), (2 * 38_912, "left-symmetric"));
     assert_eq!(assessment.description.level, "raid5");
 
-    // The same, while it was written, with its spare failed; and then one member is missing.
+    // The same array, while it was being written, with its spare failed; then one member is
+    // missing.
     let dirty = candidate("raid5-dirty", Version::V1_2);
     assert_eq!((dirty.superblock.resynced_sectors, dirty.superblock.events), (Some(0), 20));
     assert_eq!(dirty.superblock.role_of(3), Role::Faulty);

@@ -1,4 +1,4 @@
-//! Arrays of Linux md, by what Linux wrote and by models.
+//! Linux md arrays, from images that Linux wrote and from models.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,5 +1,5 @@
-//! Arrays on simulated drives, read as a whole and in parts, with members missing and blocks that
-//! cannot be read.
+//! Arrays on simulated drives, read as a whole and in parts, with missing members and unreadable
+//! blocks.
 
 use crate::support::{Plain, Table, bytes, content, copies_table, lay_out, parity_table, stripes_table};
 use drive::{Block, BlockError, Buf, BufMut, WriteZeroes};
@@ -52,7 +52,7 @@ fn plain(shape: &Shape, number: usize) -> Plain {
     plain
 }
 
-/// `sector_bytes` of each drive; `change` has the last word on its superblock.
+/// `sector_bytes` of each drive. `change` can change each superblock last.
 fn make(seed: u64, shape: &Shape, sector_bytes: u32, change: impl Fn(usize, &mut Plain)) -> Made {
     let sim = Sim::new(seed);
     let chunk_bytes = bytes(u64::from(shape.chunk));
@@ -106,8 +106,8 @@ fn shapes() -> impl Strategy<Value = Shape> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
 
-    /// With as many members missing as the level survives, and further blocks unreadable as far as
-    /// it goes.
+    /// With as many members missing as the level survives, and more unreadable blocks as far as the
+    /// redundancy allows.
     #[test]
     fn every_byte_is_read_back_whatever_the_level_survives_is_missing(
         shape in shapes(),
@@ -122,11 +122,11 @@ proptest! {
         let gone = gone.min(shape.survives);
         let array = open(&made, &order[gone..], false).unwrap();
         prop_assert_eq!(array.size_bytes(), made.content.len() as u64);
-        // What is left of redundancy is used up by unreadable sectors, each row by its own.
+        // Unreadable sectors use up the remaining redundancy, with different ones in each row.
         let spare = shape.survives - gone;
         let grain = made.chunk_bytes;
         for row in 0..ROWS {
-            // Of mirrored copies that lie in different rows, one disk at a time.
+            // Mirrored copies may be in different rows, so only one disk at a time.
             let hurt = if shape.level == 10 { usize::from(spare > 0 && row == 0) } else { spare };
             for step in 0..hurt {
                 let disk = order[gone + (row + step) % (shape.disks - gone)];
@@ -167,7 +167,7 @@ fn two_bad_blocks_of_one_strip_on_different_members_are_both_computed() {
     made.drives[0].media_error(at..at + 512);
     made.drives[1].media_error(at + 8192..at + 8192 + 512);
     assert_eq!(read(&made, &array, 0, made.content.len()).unwrap(), made.content);
-    // Both in one block: nobody knows it. The blocks around it are read.
+    // Both are unreadable in one block, so it is lost. The blocks around it are read.
     made.drives[2].media_error(at..at + 512);
     assert_eq!(read(&made, &array, 0, 4096), Err(BlockError::Lost { lost: 2, survives: 1 }));
     assert_eq!(read(&made, &array, 4096, 60_000).unwrap(), made.content[4096..64_096]);
@@ -181,7 +181,7 @@ fn bytes_across_two_blocks_are_read_from_the_copy_that_has_each() {
     let at = 64 * 512;
     made.drives[0].media_error(at..at + 512);
     made.drives[1].media_error(at + 4096..at + 4096 + 512);
-    // Fewer bytes than a block has, from both.
+    // Reads of less than a block, from both.
     for offset in [513, 1024, 4095] {
         assert_eq!(read(&made, &array, offset, 3584).unwrap(), made.content[offset..offset + 3584], "from {offset}");
     }
@@ -196,7 +196,7 @@ fn blocks_in_a_members_list_of_bad_blocks_are_never_read_from_it() {
         }
     };
     let made = make(3, &shape, 512, listed);
-    // The second chunk of the drive, in sectors of the drive. What lies there is wrong.
+    // The second chunk of the drive, in sectors of the drive. The data there is wrong.
     let mut list = vec![0xFF; 512];
     list[..8].copy_from_slice(&((64_u64 + 64) << 10 | 64).to_le_bytes());
     made.drives[0].write_raw((8 + 24) * 512, &list);
@@ -204,7 +204,7 @@ fn blocks_in_a_members_list_of_bad_blocks_are_never_read_from_it() {
     let array = open(&made, &[0, 1, 2], false).unwrap();
     assert_eq!(read(&made, &array, 0, made.content.len()).unwrap(), made.content);
 
-    // A list that cannot be read: nobody knows which blocks are good, so none is.
+    // The list cannot be read: no block is known to be good, so the drive is not used.
     made.drives[0].media_error((8 + 24) * 512..(8 + 25) * 512);
     let found = candidates(&made, &[0, 1, 2]);
     let assessment = assess(&found.iter().collect::<Vec<_>>(), false);
@@ -217,7 +217,7 @@ fn blocks_in_a_members_list_of_bad_blocks_are_never_read_from_it() {
 #[test]
 fn parity_that_may_not_fit_is_not_computed_with_unless_that_was_chosen() {
     let shape = shape(6, 2, 5, 8);
-    // Synchronised up to the sixth row.
+    // Resynced up to the sixth row.
     let made = make(4, &shape, 512, |_, plain| plain.resync_offset = 6 * 8);
     let all = [0, 1, 2, 3, 4];
     let array = open(&made, &all, false).unwrap();

@@ -1,4 +1,4 @@
-//! Any bytes, cut anywhere.
+//! Arbitrary bytes, cut anywhere.
 
 use crate::common::{DISK_BYTES, Rng, run};
 use nbd::wire::{cmd, cmd_flag, info, opt};
@@ -136,7 +136,7 @@ fn mutated_sessions_never_panic_and_never_depend_on_the_cut() {
                     bytes.splice(at..at, noise);
                 }
                 _ => {
-                    // Header fields are where it hurts: the first 700 bytes hold the handshake.
+                    // Header fields are the sensitive ones: the first 700 bytes hold the handshake.
                     let at = rng.below(bytes.len().min(700));
                     bytes[at] = [0, 1, 0x7f, 0x80, 0xff][rng.below(5)];
                 }

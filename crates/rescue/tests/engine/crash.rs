@@ -1,4 +1,4 @@
-//! The power fails, and members are lost in the same moment: the log is read in memory.
+//! The power fails and members are lost at the same moment. The reader applies the log in memory.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +19,8 @@ fn whole(size_bytes: u64) -> Catalogue {
     Catalogue { next_id: 2, volumes: vec![volume], ..Catalogue::default() }
 }
 
-/// Whether each block that was extracted without these slots may be read after the power cut, or
-/// may be named as lost.
+/// Checks for each block that was extracted without these slots that it may be read so after the
+/// power cut, or may be listed as lost.
 fn may_be(history: &History, slots: &[usize], read: &[u8], report: &ExtractReport) -> Result<(), Violation> {
     let losses: Vec<Loss> = slots.iter().map(|&slot| Loss::in_power_cut(slot)).collect();
     let block = history.block_bytes();
@@ -63,7 +63,7 @@ fn after_a_crash_with_members_lost_every_block_is_old_or_new_or_named_as_lost() 
         let first = rng.index(usize::from(shape.sets)) * shape.members_per_set();
         let mut slots: Vec<usize> = (first..first + shape.members_per_set()).collect();
         rng.shuffle(&mut slots);
-        // Without a log nothing is promised of a crash together with a loss.
+        // Without a log there is no promise for a crash together with a loss.
         slots.truncate(if safety == CrashSafety::Off { 0 } else { rng.index(shape.survives() + 1) });
         let left = without(&images, &slots, &mut rng);
         live += check_all(&left).groups[0].log.live_record_count;
@@ -77,8 +77,8 @@ fn after_a_crash_with_members_lost_every_block_is_old_or_new_or_named_as_lost() 
     assert!(live > 0 || runs < 100, "no crash left a record to mind: the log was not tried");
 }
 
-/// Blocks that some record of the log is about to change, by slot and byte on the drive: their sums
-/// say nothing.
+/// Blocks that a log record is about to change, by slot and byte on the drive: their checksums are
+/// not valid.
 fn in_flight(images: &[Image], geometry: &Geometry) -> BTreeSet<(usize, u64)> {
     let mut blocks = BTreeSet::new();
     for (_, _, frame) in frames(images) {
@@ -122,7 +122,7 @@ fn damage_beside_what_was_being_written_in_a_crash_is_healed() {
         history.borrow_mut().power_cut();
         let mut images = images(&drives);
 
-        // All of one member is damaged, but for what a recovery has to take as it is.
+        // All of one member is damaged, except the blocks that a recovery has to believe.
         let first = rng.index(usize::from(shape.sets)) * shape.members_per_set();
         let mut slots: Vec<usize> = (first..first + shape.members_per_set()).collect();
         rng.shuffle(&mut slots);

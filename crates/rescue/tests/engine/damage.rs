@@ -1,4 +1,4 @@
-//! A check finds nothing where nothing is wrong, and names what is.
+//! A check finds nothing in a healthy group, and names the damage of a damaged one.
 
 use format::{Layout, Level, MapBlock, Shape, Superblock, map_slot_offset, superblock_offsets};
 use rescue::{CheckReport, Structure};
@@ -100,7 +100,7 @@ fn a_wrong_byte_of_data_or_parity_is_found_and_its_drive_is_named_where_checksum
             let mut group = stopped_with(&sim, shape, protection, &mut rng);
             let (slot, at) = written_byte(&group, &shape, &mut rng);
             group.images[slot].bytes[at as usize] ^= 0x40;
-            // One more member is lost, and three syndromes still tell.
+            // One more member is lost, and three parity strips can still locate the damage.
             let lost: Vec<usize> =
                 if shape.survives() > 2 { vec![(slot + 1) % shape.members_per_set()] } else { vec![] };
             let report = check_all(&without(&group.images, &lost, &mut rng));

@@ -1,6 +1,6 @@
-//! Drives whose checksums are right and whose contents contradict themselves, the group, or their
-//! own size: they are refused with a reason, by the engine and by the rescue reader, and nothing
-//! ends or grows without bound.
+//! Drives whose checksums are right, but whose contents contradict themselves, the group, or the
+//! drive's size. The engine and the rescue reader refuse them with a reason, and neither of them
+//! panics or grows without bound.
 
 use std::io;
 
@@ -17,15 +17,15 @@ use sim::{Sim, SimDrive};
 
 use crate::image::*;
 
-/// Puts images back on the drives that they are of.
+/// Writes images back to their drives.
 fn restore(images: &[Image], drives: &[SimDrive]) {
     for (image, drive) in images.iter().zip(drives) {
         drive.write_raw(0, &image.bytes);
     }
 }
 
-/// A group of 4+2 whose power failed after one block was overwritten, the record of that being in
-/// the logs of P and Q.
+/// A group of 4+2 whose power failed after one block was overwritten. The record of that write is
+/// in the logs of P and Q.
 fn crashed(sim: &Sim) -> (Vec<SimDrive>, Vec<Image>) {
     let shape = shape(Level::Raid6, 6, None, None, None, 16 * KIB);
     let drives = new_drives(sim, 6, 768 * KIB, 512);
@@ -50,8 +50,8 @@ fn last_frame(images: &[Image]) -> (usize, u64, format::log::Frame) {
     frames(images).into_iter().rfind(|(_, _, frame)| has_payload(frame)).expect("the overwrite was logged")
 }
 
-/// Writes the frame of a member again with other entries, and payloads cut to fit them: it is
-/// whole, as its checksum says.
+/// Writes the frame of a member again with other entries, and payloads cut to fit them. Its
+/// checksum is right.
 fn forge(images: &mut [Image], change: impl Fn(&Entry) -> Entry) {
     let newest = newest(images);
     let (index, at, frame) = last_frame(images);
@@ -151,7 +151,7 @@ fn a_catalogue_with_extents_outside_of_the_group_is_refused_by_all_readers() {
     assert_eq!(refused, Some(AssembleError::Catalogue));
 }
 
-/// Takes what is extracted, and keeps nothing.
+/// A sink that discards the extracted data.
 struct Nothing;
 
 impl Target for Nothing {
@@ -168,8 +168,8 @@ impl Target for Nothing {
     }
 }
 
-/// The layout with data of 2^46 bytes on each member, and a map behind it: log and catalogue stay
-/// where they are.
+/// The layout with data of 2^46 bytes on each member, and the allocation map behind it. Log and
+/// catalogue stay where they are.
 fn with_a_long_data_region(layout: &Layout) -> Layout {
     let data = Region { len: 1 << 46, ..layout.data };
     let zone_count = data.len / u64::from(layout.zone_bytes);

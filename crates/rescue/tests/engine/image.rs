@@ -1,4 +1,4 @@
-//! Images of simulated drives, a volume on them, and what it holds.
+//! Images of simulated drives, and the volumes on them with their content.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -57,7 +57,7 @@ pub fn newest(images: &[Image]) -> Superblock {
     superblocks.max_by_key(|superblock| superblock.epoch).unwrap()
 }
 
-/// The frames in the logs: index of the image, byte in it, and what it says.
+/// The frames in the logs: index of the image, byte in it, and the decoded frame.
 pub fn frames(images: &[Image]) -> Vec<(usize, u64, Frame)> {
     let newest = newest(images);
     let (region, shape) = (rings(&newest.layout), LogShape::new(&newest.shape, &newest.layout));
@@ -121,8 +121,8 @@ pub fn check_all(images: &[Image]) -> CheckReport {
     check(&survey(images), true, &mut |_, _| {})
 }
 
-/// A volume in three pieces that are out of order and end in the middle of a block, and one over
-/// what is left.
+/// A volume in three extents that are out of order and end in the middle of a block, and one over
+/// the rest.
 pub fn catalogue(capacity: u64) -> Catalogue {
     let quarter = capacity / 4 / 4096 * 4096;
     let extent = |start_byte, len_bytes| ExtentRecord { start_byte, len_bytes };
@@ -140,7 +140,7 @@ pub fn catalogue(capacity: u64) -> Catalogue {
     Catalogue { next_id: 3, volumes, ..Catalogue::default() }
 }
 
-/// What a volume holds, of a group that holds `bytes`.
+/// The content of a volume, in a group with the content `bytes`.
 pub fn content(catalogue: &Catalogue, volume: &str, bytes: &[u8]) -> Vec<u8> {
     let volume = catalogue.volumes.iter().find(|record| record.name == volume).unwrap();
     let extents = volume.extents.iter();
@@ -163,7 +163,7 @@ pub fn working(sim: &Sim, shape: Shape, bytes: u64, rng: &mut Rng) -> (Group, Ca
     working_with(sim, shape, Protection::DEFAULT, bytes, rng)
 }
 
-/// As [`working`], with a protection of its own.
+/// As [`working`], with the given protection.
 fn working_with(
     sim: &Sim,
     shape: Shape,
@@ -187,7 +187,7 @@ pub fn stopped(sim: &Sim, shape: Shape, rng: &mut Rng) -> Stopped {
     stopped_with(sim, shape, Protection::DEFAULT, rng)
 }
 
-/// As [`stopped`], with a protection of its own.
+/// As [`stopped`], with the given protection.
 pub fn stopped_with(sim: &Sim, shape: Shape, protection: Protection, rng: &mut Rng) -> Stopped {
     let (group, catalogue, model) = working_with(sim, shape, protection, 1024 * KIB, rng);
     let drives = sim.block_on(group.stop());
@@ -199,7 +199,7 @@ pub fn same(read: &[u8], expected: &[u8], what: &str) {
     assert_eq!((read.len(), differs), (expected.len(), None), "{what}");
 }
 
-/// A file that goes when it is dropped.
+/// A file that is removed when it is dropped.
 pub struct Scratch(pub std::path::PathBuf);
 
 impl Scratch {

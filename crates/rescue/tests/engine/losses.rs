@@ -63,7 +63,7 @@ fn sectors_that_cannot_be_read_are_computed_as_long_as_each_column_has_enough() 
 }
 
 /// Damages up to `most` blocks of each column of a group, each by one bit, on members that are not
-/// `lost`. Says where.
+/// `lost`. Returns the places.
 fn damage(group: &mut Stopped, shape: &Shape, lost: &[usize], most: usize, rng: &mut Rng) -> BTreeSet<(usize, u64)> {
     let data = Superblock::decode(&group.images[0].bytes[..4096]).unwrap().layout.data;
     let width = shape.members_per_set();
@@ -139,7 +139,7 @@ fn more_losses_than_the_level_survives_are_refused_and_a_part_is_exact_but_for_w
         let sim = Sim::new(3);
         let mut rng = sim.rng();
         let group = stopped(&sim, shape, &mut rng);
-        // All members of a mirror of one set would be no group at all.
+        // All members of a mirror of one set would leave no group.
         if usize::from(shape.members) == shape.survives() + 1 {
             continue;
         }
@@ -164,7 +164,7 @@ fn one_sector_too_many_loses_that_sector_and_nothing_else() {
     let mut rng = sim.rng();
     let mut group = stopped(&sim, shape(Level::Raid6, 5, None, None, None, 16 * KIB), &mut rng);
     let data = Superblock::decode(&group.images[0].bytes[..4096]).unwrap().layout.data;
-    // The first sector of every member: the first 512 bytes of each data strip of the first row.
+    // The first sector of every member: the first 512 bytes of each data strip of the first stripe.
     for image in &mut group.images {
         image.bad.insert(data.offset / 512);
     }

@@ -1,5 +1,5 @@
-//! What the engine wrote, read by the rescue. The two share nothing but the documents of the
-//! format.
+//! The rescue reader reads drives that the engine wrote. The two share nothing but the format: its
+//! documents, and the crates `format` and `gf`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

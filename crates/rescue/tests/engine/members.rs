@@ -1,4 +1,4 @@
-//! Which drives are believed.
+//! Which drives the reader trusts.
 
 use array::MemberIndex;
 use format::{BLOCK, Level, MemberState, Superblock, superblock_offsets};
@@ -62,7 +62,7 @@ fn drives_that_one_run_left_believing_that_they_go_on_alone_are_one_group() {
     let (group, catalogue, model) =
         working(&sim, shape(Level::Raid1, 3, None, None, None, 64 * KIB), 1024 * KIB, &mut rng);
     let drives = sim.block_on(group.stop());
-    // Superblocks that came to nothing while all drives were away, and one of another run that had
+    // Superblocks of a failed change while all drives were away, and one of another run that had
     // only its own drive.
     let mut images = images(&drives);
     for (image, member, ahead) in [(0, 0, 2), (2, 2, 1)] {
@@ -79,7 +79,7 @@ fn drives_that_one_run_left_believing_that_they_go_on_alone_are_one_group() {
     assert!(matches!(refused, Err(RescueError::Divided { .. })), "{refused:?}");
 }
 
-/// Changes what both superblocks of a drive say.
+/// Changes both superblocks of a drive.
 fn rewrite(image: &mut Image, change: impl FnOnce(&mut Superblock)) {
     let mut own = Superblock::decode(&image.bytes[..BLOCK]).unwrap();
     change(&mut own);

@@ -1,4 +1,4 @@
-//! Drives on the real kernel: every operation, and what it leaves to read.
+//! Drives on the real kernel: every operation, and the data that it leaves.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ fn segments(parts: &[&[u8]]) -> Segments {
     parts.iter().map(|part| BufMut::copy_of(part).freeze()).collect()
 }
 
-/// All kinds of drives that this machine can make, with what keeps them.
+/// All kinds of drives that this machine can create, and the objects that keep them.
 fn every_kind() -> Vec<(Box<dyn std::any::Any>, OpenDrive)> {
     let mut drives: Vec<(Box<dyn std::any::Any>, OpenDrive)> = vec![(Box::new(()), memory_drive(SIZE))];
     for directory in directories() {
@@ -85,8 +85,8 @@ where
     }
 }
 
-/// Opens a drive that was just closed. A test beside this one that begins a process has that hold
-/// all descriptors, and with them the lock, until it executes something.
+/// Opens a drive that was just closed. If another test starts a process, its child holds all
+/// descriptors, and with them the lock, until its exec.
 fn open_again(spec: &DriveSpec) -> OpenDrive {
     for _ in 0..200 {
         match OpenDrive::open_passthrough(spec) {
@@ -174,7 +174,7 @@ fn segments_of_any_cut_are_written_in_order() {
             let mut at = 0;
             while at < data.len() {
                 let len = (1 + random.below(9000) as usize).min(data.len() - at);
-                // Some parts stay neighbours in memory, others are copies elsewhere, at odd
+                // Some parts stay adjacent in memory, others are copies elsewhere, at odd
                 // addresses.
                 let part = match random.below(3) {
                     0 => whole.slice(at..at + len),
@@ -194,7 +194,7 @@ fn segments_of_any_cut_are_written_in_order() {
 fn a_write_of_more_segments_than_the_kernel_takes_arrives_whole() {
     on_every_kind(|env, drive| async move {
         let data = pattern(3, 5000 * 512 / 4096 * 4096);
-        // Every other block comes from a copy, so that neighbours in memory cannot be joined.
+        // Every other block comes from a copy, so that adjacent parts cannot be merged.
         let (one, other) = (BufMut::copy_of(&data).freeze(), BufMut::copy_of(&data).freeze());
         let parts: Segments = (0..data.len() / 512)
             .map(|i| if i % 2 == 0 { &one } else { &other }.slice(i * 512..(i + 1) * 512))
@@ -316,8 +316,8 @@ fn many_operations_at_once_all_come_back_with_their_own_bytes() {
 
 /// Operations whose futures are dropped at any point leave their buffers to the kernel until it is
 /// done. If a buffer went back to the pool too early, one of the fresh buffers here would be the
-/// same memory: a late read would then change it behind its owner's back, and a late write would
-/// carry its content to the drive.
+/// same memory. Then a late read would change it while its new owner uses it, and a late write
+/// would write its content to the drive.
 #[test]
 fn dropped_futures_leave_their_buffers_to_the_kernel() {
     const POISON: u8 = 0x55;
@@ -332,7 +332,7 @@ fn dropped_futures_leave_their_buffers_to_the_kernel() {
                 data.fill(0xdd);
                 let at = (1 + i) * len as u64;
                 let mut write = Box::pin(drive.write(at, Segments::from_iter([data.freeze()]), false));
-                // One poll starts them; every other round lets them get as far as the kernel.
+                // One poll starts them. Every other round lets them reach the kernel.
                 let _ = futures_poll_once(read.as_mut()).await;
                 let _ = futures_poll_once(write.as_mut()).await;
                 if round % 2 == 0 && i == 7 {
@@ -420,7 +420,7 @@ fn counters_say_what_was_done() {
     });
 }
 
-/// Opens a drive that nobody has. A process that another test is starting just now has all our
+/// Opens a drive that is not in use. A process that another test is starting holds all our
 /// descriptors, and with them their locks, until it executes its program.
 fn once_free(open: impl Fn() -> Result<OpenDrive, OpenError>) -> OpenDrive {
     let began = Instant::now();
@@ -566,7 +566,7 @@ fn memory_is_read_and_written_at_once_but_no_task_keeps_the_others_from_their_tu
             assert!(read(&env, &drive, 4096, 8192).await[..] == data[..]);
             return;
         }
-        // With a poll of its own, so that all of its operations are left.
+        // With a new poll, so that its full number of operations is left.
         env.sleep(Duration::from_millis(1)).await;
         let done = (0..).take_while(|_| drive.read_now(4096, &mut buf) == Some(Ok(()))).count();
         assert_eq!(done, runtime::READY_OPS_PER_POLL as usize);

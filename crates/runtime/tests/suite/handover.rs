@@ -107,8 +107,8 @@ fn a_program_that_cannot_be_executed_changes_no_descriptor() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
     for (index, file) in files.iter_mut().enumerate() {
         assert_eq!(file.stream_position().expect("it is open"), index as u64, "descriptor {}", file.as_raw_fd());
-        // Only what survives an exec counts as inherited: what was passed on did so for a moment,
-        // elsewhere.
+        // Only descriptors that survive an exec count as inherited. The passed ones did so for a
+        // moment, in the descriptor table of another thread.
         let last = usize::try_from(file.as_raw_fd()).expect("a descriptor") - 3;
         assert!(inherited(last + 1)[last].is_none(), "descriptor {}", file.as_raw_fd());
     }
@@ -126,7 +126,7 @@ fn descriptors_arrive_in_the_order_in_which_they_were_named() {
             File::open(&path.0).expect("it is there")
         })
         .collect();
-    // The process that is replaced is a child that does nothing else: this test once more.
+    // The process that is replaced is a child that only does this: it runs this test once more.
     if std::env::var_os("PURLIN_TEST_REPLACE").is_some() {
         let descriptors: Vec<_> = files.iter().rev().map(AsFd::as_fd).collect();
         let mut program = Command::new("sh");
@@ -159,7 +159,7 @@ fn a_message_brings_its_descriptor() {
     let mut text = [0; 32];
     let len = there.recv(&mut text).expect("a message");
     assert_eq!(&text[..len], b"FDSTORE=1");
-    // Received without room for it, the descriptor was closed.
+    // It was received without space for the descriptor, which was closed.
     assert_eq!(kept.read(&mut [0]).expect("the end"), 0);
     assert!(monotonic_us() >= before_us && before_us > 0);
 }

@@ -12,7 +12,7 @@ use crate::common::{Random, start};
 use drive::Env;
 use runtime::{Config, Mailbox, MailboxSender, Runtime, ShardEnv, StartError, Stopped, mailbox};
 
-/// Runs a test on the first of some shards.
+/// Runs a test on the first shard.
 fn on_shard<F, T>(runtime: &Runtime, test: impl FnOnce(ShardEnv) -> F + Send + 'static) -> T
 where
     F: Future<Output = T> + 'static,
@@ -98,8 +98,8 @@ fn turn_end_comes_after_every_task_that_can_run_and_gathers_them() {
         let log = Rc::new(RefCell::new(Vec::new()));
         let gather = env.clone();
         let gathered = log.clone();
-        // First in the queue, and yet it sees what all others did, also those that were only woken
-        // by others.
+        // It is first in the queue, and still sees the work of all other tasks, also of those that
+        // were only woken by others.
         env.spawn(async move {
             gather.turn_end().await;
             gathered.borrow_mut().push("gathered");
@@ -116,8 +116,8 @@ fn turn_end_comes_after_every_task_that_can_run_and_gathers_them() {
                 sender.send(());
             });
         }
-        // This task waits for the same end, and was there first; after the second one the other has
-        // run as well.
+        // This task waits for the same end of turn, and did so first. After the second one the
+        // other task has run as well.
         env.turn_end().await;
         assert_eq!(log.borrow().len(), 6);
         env.turn_end().await;
@@ -203,10 +203,10 @@ fn timers_fire_in_the_order_of_their_deadlines_and_not_before() {
             env.spawn(async move {
                 let (before, duration) = (env_there.now(), Duration::from_micros(micros));
                 let mut sleep = Box::pin(env_there.sleep(duration));
-                // Somewhere between these two the deadline was computed.
+                // The deadline was computed between these two times.
                 let (earliest, latest) = (before + micros * 1000, env_there.now() + micros * 1000);
-                // One that is due when it is looked at first, which a busy machine makes of any,
-                // waits for no other.
+                // A sleep that is already due at its first poll does not wait for another. A busy
+                // machine can do that to any sleep.
                 let waits = poll_fn(|context| Poll::Ready(sleep.as_mut().poll(context).is_pending())).await;
                 if waits {
                     sleep.await;
@@ -215,7 +215,7 @@ fn timers_fire_in_the_order_of_their_deadlines_and_not_before() {
                 fired.borrow_mut().push((waits, earliest, latest));
             });
         }
-        // Dropped timers fire nothing.
+        // Dropped timers do not fire.
         drop(env.sleep(Duration::from_micros(1)));
         while fired.borrow().len() < durations.len() {
             env.sleep(Duration::from_millis(1)).await;
@@ -251,8 +251,8 @@ fn equal_deadlines_fire_in_the_order_in_which_they_were_set() {
     runtime.stop();
 }
 
-/// Answers every message until `count` have come, or the other one has ended. Pauses of different
-/// lengths in between, so that messages meet the receiver awake, falling asleep and asleep.
+/// Answers every message until `count` have come, or the other side has ended. Pauses of different
+/// lengths let messages meet the receiver awake, falling asleep and asleep.
 async fn play(inbox: Mailbox<u64>, other: MailboxSender<u64>, count: u64, seed: u64) -> u64 {
     let (env, mut inbox, mut random) = (ShardEnv::current(), inbox, Random(seed));
     let (mut batch, mut received) = (Vec::new(), 0);
@@ -269,16 +269,16 @@ async fn play(inbox: Mailbox<u64>, other: MailboxSender<u64>, count: u64, seed: 
                 }
                 _ => {}
             }
-            // At the end the other one may be gone already.
+            // At the end the other side may be gone already.
             let _ = other.send(message + 1);
         }
     }
     received
 }
 
-/// A lost wake-up would leave both asleep, and the test would not end. Seven messages are on their
-/// way at a time: enough for the whole to be over soon on a busy machine, few enough for both
-/// shards to fall asleep thousands of times.
+/// A lost wake-up would leave both asleep, and the test would not end. Seven messages are in flight
+/// at a time: enough to end soon on a busy machine, few enough for both shards to fall asleep
+/// thousands of times.
 #[test]
 fn no_wake_up_is_lost_between_two_shards() {
     const MESSAGES: u64 = 200_000;
@@ -374,7 +374,7 @@ fn wakers_work_from_any_thread_and_after_their_task() {
     }
     call.wait().expect("the shard runs");
     assert_eq!(woken.load(Ordering::Relaxed), 1000);
-    // The task has ended, its place may belong to another one.
+    // The task has ended, and its slot may belong to another one.
     let waker = last.expect("there were wakers");
     runtime.shard(0).spawn(|| async {}).expect("the shard runs");
     waker.wake_by_ref();
@@ -385,7 +385,7 @@ fn wakers_work_from_any_thread_and_after_their_task() {
 #[test]
 fn an_idle_shard_sleeps() {
     let runtime = start(2);
-    // Something to sleep through: an attached file, an armed timer, a mailbox.
+    // Resources that must not wake a sleeping shard: an attached file, an armed timer, a mailbox.
     let (_path, open) = crate::common::file_drive("/dev/shm", 1 << 20);
     let (_sender, mut inbox) = mailbox::<()>();
     runtime
@@ -400,7 +400,7 @@ fn an_idle_shard_sleeps() {
             inbox.recv_batch(&mut Vec::new()).await;
         })
         .expect("the shard runs");
-    // When they come to rest is a busy machine's business.
+    // On a busy machine it may take a while until they rest.
     let stats = || runtime.shards().iter().map(|shard| shard.stats()).collect::<Vec<_>>();
     let rested = (0..20).any(|_| {
         let before = stats();

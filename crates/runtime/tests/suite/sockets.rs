@@ -1,4 +1,4 @@
-//! Sockets on the ring, against the standard library's.
+//! Sockets on the ring, tested against the standard library's.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use runtime::{Closer, Incoming, Listener, Peer, Runtime, ShardEnv, Stream};
 
 const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
-/// Sends back what comes, until the other end has finished.
+/// Sends received bytes back, until the other end has finished.
 async fn echo(stream: Stream) {
     let env = ShardEnv::current();
     let (mut reader, mut writer) = stream.split();
@@ -24,7 +24,7 @@ async fn echo(stream: Stream) {
             Ok(0) => break,
             Ok(count) => {
                 buf.truncate(count);
-                // In three parts, to be gathered again.
+                // Sends three parts, to be gathered again.
                 let buf = buf.freeze();
                 let (third, two_thirds) = (count / 3, count / 3 * 2);
                 let parts = [buf.slice(0..third), buf.slice(third..two_thirds), buf.slice(two_thirds..count)];
@@ -37,7 +37,7 @@ async fn echo(stream: Stream) {
     }
 }
 
-/// An echo server on the first shard that hands its connections to all of them.
+/// An echo server on the first shard that hands its connections to all shards.
 fn echo_server(runtime: &Runtime) -> SocketAddr {
     let shards = runtime.shards().to_vec();
     let call = runtime.shard(0).call(move || async move {
@@ -86,7 +86,7 @@ fn one_connection_receives_while_it_sends() {
     let address = echo_server(&runtime);
     let mut sender = TcpStream::connect(address).expect("the server listens");
     let mut receiver = sender.try_clone().expect("a second handle");
-    // Far more than both socket buffers hold: an end that only sent or only received would stop.
+    // Far more than both socket buffers hold: an end that only sent or only received would block.
     let sending = std::thread::spawn(move || {
         sender.write_all(&pattern(1, TOTAL)).expect("send");
         sender.shutdown(std::net::Shutdown::Write).expect("finish sending");
@@ -168,7 +168,7 @@ fn a_closed_stream_interrupts_its_receiver_and_its_sender() {
         let (sent, wait_sent) = drive::oneshot();
         let buf = env.alloc(4096);
         env.spawn(async move { received.send(reader.recv(buf, 0).await.0.expect_err("nothing came").kind()) });
-        // More than the socket buffers hold, and nobody reads.
+        // More than the socket buffers hold, and the other end does not read.
         env.spawn(async move {
             let data = Segments::from_iter([Buf::zeroes(1 << 20), Buf::from(vec![1; 16 << 20])]);
             sent.send(writer.send_all(data).await.expect_err("nobody reads").kind());
@@ -242,8 +242,8 @@ fn what_came_since_a_receive_that_took_all_is_found_at_once_and_so_is_the_end() 
     let runtime = start(1);
     let (mut theirs, call) = with_pair(&runtime, |env, mut stream| async move {
         let mut heard = Vec::new();
-        // The first takes all that there is; before each of the others something has come already,
-        // or nothing has.
+        // The first receive takes all bytes. Before each of the others, something has arrived
+        // already, or nothing has.
         for pause_ms in [0, 20, 0, 20, 20] {
             env.sleep(Duration::from_millis(pause_ms)).await;
             let (count, buf) = stream.reader.recv(env.alloc(100), 0).await;
@@ -262,8 +262,8 @@ fn what_came_since_a_receive_that_took_all_is_found_at_once_and_so_is_the_end() 
     runtime.stop();
 }
 
-/// Answers each byte with itself, to a client that may ask again at once, until it has gone or the
-/// stream is closed. Gives how that was said.
+/// Echoes each byte to a client that may send the next one at once, until the client has gone or
+/// the stream is closed. Returns how that was reported.
 async fn answer_promptly(env: ShardEnv, mut stream: Stream) -> std::io::Result<()> {
     stream.reader.expect_promptly();
     loop {
@@ -283,8 +283,8 @@ fn a_client_that_asks_again_at_once_is_heard_without_the_ring() {
     let runtime = start(1);
     let (mut theirs, call) = with_pair(&runtime, answer_promptly);
     let begin = Instant::now();
-    // With the ring each round is an operation. Of some the client may be too late, where others
-    // need the cores.
+    // With the ring each round is an operation. The client may be too late for some of them if
+    // other programs need the cores.
     loop {
         let before = runtime.shard(0).stats().submitted;
         for round in 0..ROUNDS {
@@ -304,7 +304,7 @@ fn a_client_that_asks_again_at_once_is_heard_without_the_ring() {
     runtime.stop();
 }
 
-/// Polls a receive once, which finds nothing.
+/// Polls a receive once. It finds no data.
 async fn begin(recv: &mut Pin<Box<impl Future>>) {
     std::future::poll_fn(|context| {
         assert!(recv.as_mut().poll(context).is_pending());
@@ -319,7 +319,7 @@ fn a_receive_that_the_kernel_does_not_have_yet_is_interrupted_like_any() {
     let (mut theirs, call) = with_pair(&runtime, |env, mut stream| async move {
         stream.reader.expect_promptly();
         let closer = stream.closer();
-        // It took all that there was: the next one waits first.
+        // The receive took all data, so the next one waits.
         stream.reader.recv(env.alloc(100), 0).await.0.expect("a byte");
         let mut recv = Box::pin(stream.reader.recv(env.alloc(100), 0));
         begin(&mut recv).await;
@@ -367,7 +367,7 @@ fn a_unix_socket_has_the_permissions_asked_for_and_replaces_only_a_dead_one() {
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         drop(listener);
         assert!(!there.exists(), "removed with its listener");
-        // What a killed process leaves: a socket file without a listener.
+        // A killed process leaves a socket file without a listener.
         drop(std::os::unix::net::UnixListener::bind(&there).expect("free again"));
         assert!(there.exists());
         let listener = Listener::bind_unix(&env, &there, 0o600).expect("nobody listens");

@@ -1,4 +1,4 @@
-//! What a set of drives is, is found out from the drives alone.
+//! Assembly identifies a set of drives from the drives alone.
 
 use array::{AssembleError, CreateError, MemberIndex, NewGroup, Refusal, create, load};
 use drive::{Buf, BufMut, Drive, DriveError};
@@ -10,7 +10,7 @@ use sim::{OpKind, Rng, Sim, SimDrive, SimEnv};
 
 use crate::group::*;
 
-/// A group with something on it, stopped in order.
+/// A group with some data, stopped in order.
 fn stopped(sim: &Sim, shape: Shape, spares: usize, rng: &mut Rng) -> (Vec<SimDrive>, Model) {
     let count = usize::from(shape.members) + spares;
     let group = Group::create(sim, shape, new_drives(sim, count, 640 * KIB, 512), 1);
@@ -70,7 +70,7 @@ fn too_few_members_are_refused_and_each_that_is_missing_is_named() {
         let sim = Sim::new(2);
         let mut rng = sim.rng();
         let (drives, _) = stopped(&sim, shape, 0, &mut rng);
-        // Members of the first set.
+        // These are members of the first set.
         let gone = shape.survives() + 1;
         let left = &drives[gone..];
         if left.is_empty() {
@@ -160,9 +160,9 @@ fn head_or_tail_alone_are_enough_and_are_written_again() {
 
 #[test]
 fn of_a_superblock_the_copy_that_is_torn_or_older_is_written_first() {
-    // The story (seed 4009511): a power cut tore the head's copy, the next one the tail's, which
-    // was written first, and was the only one that was whole: the member was refused. An older copy
-    // that becomes the only one takes the group back.
+    // Regression (seed 4009511): a power cut tore the head's copy. The next power cut tore the
+    // tail's copy, which was written first and was the only whole one: the member was refused. If
+    // an older copy becomes the only one, the group goes back to an older state.
     const MEMBERS: usize = 16;
     let shape = shape(Level::Raid6, MEMBERS as u16, None, None, None, 8 * KIB);
     for (place, torn) in [(0, true), (0, false), (1, true), (1, false)] {
@@ -181,7 +181,7 @@ fn of_a_superblock_the_copy_that_is_torn_or_older_is_written_first() {
             for (drive, (at, old)) in drives.iter().zip(&old) {
                 if torn { drive.corrupt(*at, 512) } else { drive.write_raw(*at, old) }
             }
-            // Without a member the superblocks change in several of their sectors. They do at the
+            // With a member lost, several sectors of the superblocks change. They change at the
             // first write.
             drives.pop();
             let before = look(&sim, &drives).expect("enough members are there");
@@ -212,7 +212,7 @@ fn a_catalogue_of_a_newer_program_is_not_taken_for_an_older_one_or_none() {
             group.stop().await
         });
         let layout = look(&sim, &drives).expect("the superblocks can be read").superblock.layout;
-        // One member is enough: on the others, writing may have been cut off.
+        // One member is enough: on the others, the write may have been cut off.
         for slot in 0..newer_slots {
             let at = catalogue_slot_offset(&layout, slot);
             let mut header = drives[1].read_raw(at, BLOCK as u64);
@@ -438,7 +438,7 @@ fn two_halves_that_ran_apart_are_not_put_together() {
             let mut rng = sim.rng();
             let (mut drives, model) = stopped(&sim, shape, 0, &mut rng);
             for half in &halves {
-                // As often as not one half has more changes of its superblocks than the other.
+                // One half often has more changes of its superblocks than the other.
                 for _ in 0..rng.range(1..3) {
                     let group = Group::open(&sim, half.iter().map(|&index| drives[index].clone()).collect(), 1);
                     let mut model = Model { bytes: model.bytes.clone(), ..Model::new(0) };

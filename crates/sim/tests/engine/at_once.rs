@@ -1,5 +1,5 @@
-//! Reads that are done at once, as exports ask for them before they begin to wait: whole sectors,
-//! whose drives are memory.
+//! Reads that complete immediately, as exports request them before they wait: whole sectors on
+//! memory-backed drives.
 
 use drive::{Block, Buf, BufMut, View};
 use format::{CrashSafety, ExtentRecord, Level, Shape};
@@ -11,7 +11,7 @@ use crate::group::*;
 
 const STRIP: u64 = 16 * KIB;
 
-/// A group whose drives are memory, what is in it, and a volume that takes all of it.
+/// A group on memory-backed drives, its content, and a volume that covers it.
 fn of_memory(sim: &Sim, shape: Shape, protection: Protection, rng: &mut Rng) -> (Group, Model, Direct<SimEnv>) {
     let (group, model) = filled_with(sim, shape, protection, rng);
     group.drives.iter().for_each(|drive| drive.set_latency(Latency::IMMEDIATE));
@@ -20,13 +20,13 @@ fn of_memory(sim: &Sim, shape: Shape, protection: Protection, rng: &mut Rng) -> 
     (group, model, volume)
 }
 
-/// What was read at once, if it was.
+/// The data, if it could be read immediately.
 fn at_once(sim: &Sim, volume: &impl Block, offset: u64, len: u64) -> Option<BufMut> {
     let mut buf = BufMut::zeroed(len as usize);
     sim.block_on(async { volume.read_now(offset, &mut buf) }).then_some(buf)
 }
 
-/// What was seen where it lies, if it was.
+/// The data, viewed in place, if that was possible.
 fn seen(sim: &Sim, volume: &impl Block, offset: u64, len: u64) -> Option<BufMut> {
     let mut buf = BufMut::zeroed(len as usize);
     let look = |views: &[View<'_>]| {
@@ -36,7 +36,7 @@ fn seen(sim: &Sim, volume: &impl Block, offset: u64, len: u64) -> Option<BufMut>
     sim.block_on(async { volume.view_now(offset, len as usize, look) }).map(|()| buf)
 }
 
-/// How many strips a range lies in.
+/// The number of strips that a range touches.
 fn strips(offset: u64, len: u64) -> u64 {
     (offset + len - 1) / STRIP - offset / STRIP + 1
 }
@@ -131,7 +131,7 @@ fn what_lies_in_memory_is_seen_where_it_lies() {
         for (offset, len) in [(1, BLOCK), (0, BLOCK - 1), (group.size(), BLOCK), (u64::MAX - BLOCK + 1, BLOCK)] {
             assert!(seen(&sim, &volume, offset, len).is_none(), "{shape}: {offset}+{len}");
         }
-        // A part of the way there is not enough.
+        // One slow member is enough to prevent it.
         let member = rng.index(usize::from(shape.members));
         group.drives[member].set_latency(Latency::USUAL);
         let all = seen(&sim, &volume, 0, group.size());
@@ -164,7 +164,7 @@ fn a_write_is_done_at_once_as_far_as_that_goes_and_no_part_of_it_twice() {
         let mut rng = sim.rng();
         let raid0 = every_level(STRIP)[0];
         let (group, mut model, volume) = of_memory(&sim, raid0, Protection::plain(CrashSafety::Off), &mut rng);
-        // Some of them do not write at once.
+        // Some of the drives do not complete writes immediately.
         let slow = rng.index(usize::from(raid0.members) + 1);
         group.drives.iter().take(slow).for_each(|drive| drive.set_latency(Latency::USUAL));
         group.take_counts();

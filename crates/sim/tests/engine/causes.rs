@@ -1,5 +1,5 @@
-//! What happened to which drive is told, and why: whoever has to replace one wants to know what it
-//! said.
+//! Events tell what happened to which drive, and why: an operator who has to replace a drive needs
+//! to know its errors.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const BLOCK: u64 = 4096;
 
 const EIO: DriveError = DriveError::Os { operation: "it", errno: 5 };
 
-/// A RAID 6 of which everything was written and flushed.
+/// A RAID 6 with all of its data written and flushed.
 fn filled(sim: &Sim, spares: usize, shards: usize) -> (Group, Vec<u8>) {
     let shape = shape(Level::Raid6, 5, None, None, None, 16 * KIB);
     let group = Group::create(sim, shape, new_drives(sim, 5 + spares, 640 * KIB, 4096), shards);
@@ -28,8 +28,8 @@ fn filled(sim: &Sim, spares: usize, shards: usize) -> (Group, Vec<u8>) {
     (group, bytes)
 }
 
-/// The member of a data strip's first block, and where on its drive that is: unit 0, strip `role`,
-/// column 0.
+/// The member of a data strip's first block, and the block's place on its drive: stripe group 0,
+/// strip `role`, column 0.
 fn place(group: &Group, role: usize) -> (MemberIndex, DriveId, u64) {
     let geometry = &group.leader().shared().geometry;
     let member = geometry.member(UnitIndex(0), 0, role);
@@ -40,7 +40,7 @@ fn at(operation: Operation, offset: u64, error: DriveError) -> Failure {
     Failure { operation, offset: Some(offset), error }
 }
 
-/// Events, when all that was told has arrived.
+/// The events, after all of them have arrived.
 fn told(sim: &Sim, group: &Group) -> Vec<Event> {
     sim.run_for(Duration::from_millis(1));
     group.events.take()
@@ -72,7 +72,7 @@ fn a_member_that_fails_an_operation_twice_leaves_with_what_it_was_and_where_and_
         let failure = at(Operation::Read, offset, EIO);
         let retried = Event::Retried { member, drive, failure: failure.clone() };
         let failed = Event::MemberFailed { member, drive, cause: Cause::KeptFailing(failure) };
-        // Once by the owner, once in the place where it arrived.
+        // Once by the owner, once where the request arrived.
         assert_eq!(told(&sim, &group), [retried.clone(), retried, failed]);
 
         // A flush.
@@ -95,7 +95,7 @@ fn a_member_that_does_not_take_its_superblock_leaves_with_the_byte_of_the_copy()
     let drives = sim.block_on(group.stop());
     let group = Group::open(&sim, drives, 1);
     (0..2).for_each(|_| group.drives[2].error_next(OpKind::Write, EIO));
-    // Before the first write the superblocks say that there are some.
+    // The group marks the superblocks dirty before the first write.
     sim.block_on(group.leader().write(0, Buf::from(vec![1; 4096]), false)).expect("writable");
     let [_, tail] = superblock_offsets(group.drives[2].info().size_bytes).unwrap();
     let cause = Cause::KeptFailing(at(Operation::Write, tail, EIO));
@@ -137,7 +137,8 @@ fn a_silent_member_leaves_as_one_whatever_ends_because_of_that() {
         let sim = Sim::new(seed);
         let (mut group, _) = filled(&sim, 0, 1 + seed as usize % 3);
         if seed % 2 == 0 {
-            // What it does not answer first is its superblock, with the state of the group locked.
+            // The first operation that it does not answer is on its superblock, with the state of
+            // the group locked.
             let drives = sim.block_on(group.stop());
             group = Group::open(&sim, drives, 1 + seed as usize % 3);
         }
@@ -195,7 +196,7 @@ fn a_spare_that_fails_is_told_with_what_it_was() {
     let cause = Cause::Failed(at(Operation::Read, head, DriveError::Gone));
     assert!(events.contains(&Event::SpareFailed { drive: DriveId(5), cause }), "{events:?}");
 
-    // One that takes its superblocks, and fails when it is put to use.
+    // A spare that takes its superblocks, and fails when it is put to use.
     let sim = Sim::new(2);
     let (group, _) = filled(&sim, 1, 1);
     group.drives[5].error_next(OpKind::Zeroes, EIO);
@@ -258,7 +259,7 @@ fn bytes_that_were_damaged_or_unreadable_are_told_and_that_they_were_healed() {
                         assert!(group.leader().start_scrub(ScrubMode::Repair), "none is under way");
                         group.jobs_end().await;
                     }
-                    // A part of it: the rest is to be read.
+                    // A partial write: the rest of the block has to be read.
                     _ => group.leader().write(there, Buf::from(vec![7; 100]), false).await.expect("writable"),
                 }
             });
@@ -306,8 +307,8 @@ fn causes_are_said_in_words() {
 
 #[test]
 fn a_moment_without_any_drive_is_told_as_operations_that_failed_and_not_as_members_that_left() {
-    // The story: superblocks were tried that said who had left, nobody took them, and nobody left;
-    // it had been told before they were tried.
+    // Regression: superblocks that said which members had left were tried, no drive took them, and
+    // no member left. But the events had been sent before the attempt.
     for shape in every_level(16 * KIB).into_iter().filter(|shape| shape.survives() > 0) {
         let sim = Sim::new(5);
         let drives = new_drives(&sim, usize::from(shape.members), 640 * KIB, 4096);

@@ -1,5 +1,5 @@
-//! Damage that no drive reports is named by checksums, and put right from the other strips; also
-//! where the syndromes alone could not tell which strip is wrong.
+//! Checksums find damage that no drive reports, and it is repaired from the other strips. This
+//! works also where parity alone could not tell which strip is wrong.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ use crate::rebuild::until_in_sync;
 pub(crate) const BLOCK: u64 = format::BLOCK as u64;
 const DRIVE_BYTES: u64 = 640 * KIB;
 
-/// Every level that can compute a strip from others: the strips of a row are `k` data strips and
-/// `m` syndromes.
+/// Every level that can compute a strip from others: the strips of a stripe are `k` data strips and
+/// `m` parity strips.
 pub(crate) fn redundant_shapes(strip: u64) -> Vec<Shape> {
     every_level(strip).into_iter().filter(|shape| shape.survives() > 0).collect()
 }
@@ -40,7 +40,7 @@ pub(crate) fn filled(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Group, Model) {
     (group, model)
 }
 
-/// The blocks of all strips at one column of a row.
+/// The blocks of all strips at one column of a stripe.
 pub(crate) struct Row {
     pub(crate) unit: UnitIndex,
     pub(crate) x: u64,
@@ -72,7 +72,7 @@ impl Row {
         group.member(member).read_raw(at, BLOCK)
     }
 
-    /// Damages a sector of a strip's block. Gives what the block held.
+    /// Damages a sector of a strip's block. Returns the block's earlier content.
     pub(crate) fn rot(&self, group: &Group, role: usize, rng: &mut Rng) -> Vec<u8> {
         let before = self.read_raw(group, role);
         let (member, at) = self.blocks[role];
@@ -80,7 +80,7 @@ impl Row {
         before
     }
 
-    /// Where a data strip's block lies in the group.
+    /// The offset of a data strip's block in the group.
     pub(crate) fn offset(&self, group: &Group, role: usize) -> u64 {
         group.leader().shared().geometry.offset(self.unit, role, self.x)
     }
@@ -104,8 +104,8 @@ pub(crate) async fn scrub(group: &Group, mode: ScrubMode) -> JobStatus {
     job
 }
 
-/// Everything is right, on every drive: nothing is found, and nothing is missed without as many
-/// members as can be lost.
+/// Everything is right on every drive: a scrub finds nothing, and all data is there with as many
+/// members lost as the level survives.
 pub(crate) fn is_whole(sim: &Sim, group: Group, shape: Shape, model: &Model, rng: &mut Rng) {
     sim.block_on(async {
         assert_eq!(scrub(&group, ScrubMode::Report).await.found, 0, "{shape}");
@@ -175,7 +175,7 @@ fn a_read_never_gives_damaged_bytes() {
         sim.block_on(async {
             for role in 0..geometry.data {
                 let at = row.offset(&group, role);
-                // A part of the block is as good as the whole.
+                // A read of a part of the block must work as well as one of the whole.
                 let (skip, len) = *rng.pick(&[(0, BLOCK), (512, 1024), (100, 7)]);
                 let read = rng.pick(&group.shards).read(at + skip, BufMut::zeroed(len as usize)).await;
                 let is_lost = beyond && (roles.contains(&role) || geometry.data == 1);
@@ -230,8 +230,7 @@ fn without_checksums_the_same_damage_is_read() {
     }
 }
 
-/// Stops a group, changes the drives, and assembles it again: nothing of its checksums is in
-/// memory.
+/// Stops a group, changes the drives, and assembles it again with no checksums in memory.
 fn reopened(sim: &Sim, group: Group, change: impl FnOnce(&[SimDrive], Range<u64>)) -> Group {
     let shards = group.shards.len();
     let drives = sim.block_on(group.stop());
@@ -298,7 +297,7 @@ fn checksums_that_cannot_be_read_are_computed_anew_and_written() {
         let (group, mut model) = filled(&sim, shape, &mut rng);
         let mut unreadable = 0..0;
         let group = reopened(&sim, group, |drives, region| {
-            // Of all members: the data are there.
+            // The checksums of all members are unreadable, the data are not.
             drives.iter().for_each(|drive| drive.media_error(region.clone()));
             unreadable = region;
         });
@@ -336,7 +335,7 @@ fn a_write_beside_or_over_damage_never_carries_it_into_the_syndromes() {
         roles.iter().for_each(|&role| drop(row.rot(&group, role, &mut rng)));
         sim.block_on(async {
             for _ in 0..rng.range(1..4) {
-                // A part of a block, some of them, or several strips.
+                // A part of a block, some blocks, or several strips.
                 let at = row.offset(&group, rng.index(geometry.data)) + *rng.pick(&[0, 0, 512, 1000]);
                 let len = *rng.pick(&[1, 512, BLOCK, 2 * BLOCK, geometry.strip, geometry.stripe_data()]);
                 let len = len.min(group.size() - at);
@@ -413,7 +412,7 @@ fn a_rebuild_never_copies_damage_to_the_new_drive() {
         let row = Row::pick(&group, &mut rng);
         let mut roles = row.roles(&mut rng, survives);
         let lost = row.blocks[roles.remove(0)].0;
-        // The rest of what can be computed is damaged, in this place and in others, while the
+        // Damage as many more strips as can be computed, in this place and in others, while the
         // rebuild reads.
         roles.iter().for_each(|&role| drop(row.rot(&group, role, &mut rng)));
         let other = Row::pick(&group, &mut rng);
@@ -445,7 +444,8 @@ fn after_a_lost_or_misdirected_write_reads_give_the_new_bytes() {
         let (group, mut model) = filled(&sim, shape, &mut rng);
         let geometry = group.leader().shared().geometry.clone();
         let row = Row::pick(&group, &mut rng);
-        // What goes wrong is a data strip, a syndrome, a frame of the log or a block of checksums.
+        // The faulty write is that of a data strip, a parity strip, a frame of the log or a block
+        // of checksums.
         let faulty = &group.drives[row.blocks[rng.index(row.blocks.len())].0];
         if rng.chance(1, 2) {
             faulty.lose_writes(1 + rng.below(2));
@@ -465,7 +465,7 @@ fn after_a_lost_or_misdirected_write_reads_give_the_new_bytes() {
             faulty.direct_writes();
             verify(&group, &model, &mut rng).await;
         });
-        // Not even what the drives had to say of it before is needed.
+        // The errors that the drives reported before are not needed either.
         let group = reopened(&sim, group, |_, _| ());
         sim.block_on(async {
             verify(&group, &model, &mut rng).await;
@@ -494,7 +494,7 @@ fn damage_beside_what_was_being_written_is_not_carried_into_the_syndromes_by_a_r
             perform(group.leader(), &history, whole, 0, group.size()).await.expect("writable");
             perform(group.leader(), &history, Request::Flush, 0, 0).await.expect("flushes");
         });
-        // In one row, one data strip is written, and others rot.
+        // In one stripe, one data strip is written, and others rot.
         let row = Row::pick(&group, &mut rng);
         let target = rng.index(geometry.data);
         let mut roles: Vec<usize> = (0..geometry.data).filter(|&role| role != target).collect();
@@ -527,15 +527,15 @@ fn damage_beside_what_was_being_written_is_not_carried_into_the_syndromes_by_a_r
 
 #[test]
 fn checksums_that_a_drive_lost_are_written_again_by_a_scrub() {
-    // The story (seed 805517): a drive lost a block of checksums. Those in memory were right, so no
-    // scrub found anything; assembled again without another member, the group did not believe right
-    // data.
+    // Regression (seed 805517): a drive lost a block of checksums. Those in memory were right, so
+    // no scrub found anything. Assembled again without another member, the group did not trust
+    // correct data.
     for shape in redundant_shapes(16 * KIB) {
         let sim = Sim::new(1);
         let mut rng = sim.rng();
         let (group, model) = filled(&sim, shape, &mut rng);
         let region = superblock(&group.drives[0]).layout.checksums.expect("there are checksums");
-        // Of every member: what is in memory is enough.
+        // The blocks on every member are damaged: the copy in memory is enough.
         let before: Vec<Vec<u8>> = group.drives.iter().map(|drive| drive.read_raw(region.offset, BLOCK)).collect();
         for drive in &group.drives {
             let mut sums = vec![0; BLOCK as usize];
@@ -571,7 +571,7 @@ fn damage_of_different_strips_in_different_places_is_not_added_up() {
         let mut rng = sim.rng();
         let (group, mut model) = filled(&sim, shape, &mut rng);
         let geometry = group.leader().shared().geometry.clone();
-        // Two blocks of one row, one behind the other: in each of them as much is damaged as can be
+        // Two adjacent blocks of one stripe: in each of them, as much is damaged as can be
         // computed.
         let mut row = Row::pick(&group, &mut rng);
         let back = row.x % geometry.strip;

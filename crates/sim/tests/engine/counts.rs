@@ -1,4 +1,4 @@
-//! Drive operations, exactly as they are counted on paper.
+//! The exact number of drive operations, compared with figures on paper.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const TICK: u64 = 10_000;
 /// Without a log, and with one.
 const SAFETIES: [CrashSafety; 2] = [CrashSafety::Off, CrashSafety::On];
 
-/// What a write costs that goes to the logs of `holders` members before, all of them at once.
+/// The cost of a write that first goes to the logs of `holders` members, all of them at once.
 fn with_log(safety: CrashSafety, (reads, writes, ticks): (u64, u64, u64), holders: u64) -> (u64, u64, u64) {
     match safety {
         CrashSafety::Off => (reads, writes, ticks),
@@ -42,9 +42,10 @@ fn full_group(sim: &Sim, shape: Shape, safety: CrashSafety) -> Group {
     group
 }
 
-/// Reads and writes of some writes that arrive together, and the ticks until all are answered.
+/// Reads and writes of `writes`, which arrive together, and the ticks until all are answered.
 fn cost(sim: &Sim, group: &Group, writes: &[(u64, u64)]) -> (u64, u64, u64) {
-    // What was written before is durable: else a write beside it would have to wait for that.
+    // Earlier writes are durable now. Otherwise a write beside one of them would have to wait for
+    // that.
     sim.block_on(group.leader().flush()).expect("flushes");
     group.take_counts();
     let began = sim.now();
@@ -228,8 +229,7 @@ fn the_first_write_to_a_zone_reads_nothing() {
         let sim = Sim::new(8);
         let drives = new_drives(&sim, usize::from(shape.members), 2 * MIB, 512);
         let group = Group::create_with(&sim, shape, Protection::plain(CrashSafety::On), drives, 1);
-        // The first write of all says in the superblocks that there are writes, and looks which
-        // copy to write first.
+        // The very first write marks the superblocks dirty, and looks which copy to write first.
         sim.block_on(group.leader().write(group.size() - BLOCK, Buf::from(vec![1; 100]), false)).expect("writable");
         let (reads, _, _) = cost(&sim, &group, &[(BLOCK + 5, 100)]);
         assert_eq!(reads, 0, "{shape}");
@@ -268,7 +268,7 @@ fn an_idle_group_asks_its_drives_nothing() {
     sim.block_on(group.leader().write(0, Buf::from(vec![1; BLOCK as usize]), false)).expect("writable");
     let counts = group.take_counts();
     assert_eq!((counts.reads, counts.writes, counts.flushes), (3, 3 + 2, 0));
-    // Soon the members say that no recovery has to look at it.
+    // Soon the members store that no recovery has to look at it.
     sim.run_for(Duration::from_secs(3));
     let counts = group.take_counts();
     assert_eq!((counts.reads, counts.writes, counts.flushes), (0, 6, 6));
@@ -281,15 +281,15 @@ fn log_writes_of_many_stripes_are_gathered_into_one_write_for_each_drive() {
     let sim = Sim::new(11);
     let group = full_group(&sim, parity(Level::Raid6, 6, 16 * KIB), CrashSafety::On);
     let geometry = group.leader().shared().geometry.clone();
-    // One block in each of six stripes: every member holds two syndromes.
+    // One block in each of six stripes: every member holds two parity strips.
     let writes: Vec<(u64, u64)> = (0..6).map(|stripe| (stripe * geometry.stripe_data(), BLOCK)).collect();
     assert_eq!(cost(&sim, &group, &writes), (18, 18 + 6, 3), "six writes to logs, not twelve");
 }
 
 #[test]
 fn a_flush_makes_room_in_the_logs_of_all_shards() {
-    // Mirrors, since writes to them wait for no others. As many records need as many flushes,
-    // however many rings share the region.
+    // Mirrors, since writes to them do not wait for others. As many records need as many flushes,
+    // independent of the number of rings that share the region.
     let flushes = |shards: usize| {
         let sim = Sim::new(7);
         let drives = new_drives(&sim, 4, 128 * MIB, 4096);

@@ -36,7 +36,7 @@ fn start(sim: &Sim, rng: &mut Rng) -> (Group, Shared, Shape) {
     (group, history, shape)
 }
 
-/// After a crash: everything is as promised, before and after the resync, and the syndromes fit.
+/// After a crash: everything is as promised, before and after the resync, and the parity fits.
 pub fn check(sim: &Sim, group: &Group, history: &Shared, shape: Shape, rng: &mut Rng) {
     sim.block_on(async {
         settle(group, history, rng).await;
@@ -48,7 +48,7 @@ pub fn check(sim: &Sim, group: &Group, history: &Shared, shape: Shape, rng: &mut
     });
 }
 
-/// At the end: as many members are lost as the level survives, and everything is still there.
+/// At the end: as many members are lost as the level survives, and all data is still there.
 pub fn check_redundancy(sim: &Sim, group: Group, history: &Shared, shape: Shape, rng: &mut Rng) {
     let model = history.borrow().model(group.size());
     let drives = sim.block_on(group.stop());
@@ -122,7 +122,7 @@ fn a_crash_during_recovery_changes_nothing() {
         sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, 10, 6));
         for _ in 0..3 {
             let drives = group.cut(&sim);
-            // Within the assembly, the first requests or the resync.
+            // During the assembly, the first requests or the resync.
             sim.stop_after(rng.below(80));
             let opened = sim.try_block_on(Group::open_async(sim.env(), drives.clone(), shards));
             let Some(opened) = opened else {
@@ -147,8 +147,8 @@ fn a_crash_during_recovery_changes_nothing() {
 
 #[test]
 fn a_flush_or_fua_beside_a_flush_waits_for_the_map_too() {
-    // The story: a flush that found the map being written by another one took it for clean, and
-    // returned too early.
+    // Regression: a flush that found the allocation map being written by another flush took the map
+    // for clean, and returned too early.
     for seed in seeds(600) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -156,7 +156,7 @@ fn a_flush_or_fua_beside_a_flush_waits_for_the_map_too() {
         let group = Group::create(&sim, shape, new_drives(&sim, 2, 640 * KIB, 512), 1);
         let promised = std::cell::Cell::new(0);
         let mut pauses = rng.fork();
-        // The superblocks take four operations, the write two: the flush is under way.
+        // The superblocks take four operations, the write two: the flush is in flight.
         sim.stop_after(rng.range(8..14));
         sim.try_block_on(async {
             let leader = group.leader();
@@ -220,8 +220,8 @@ fn an_orderly_stop_in_the_middle_of_a_resync_does_not_end_it() {
 
 #[test]
 fn a_member_that_was_away_after_a_crash_is_not_mixed_in() {
-    // The story: after a crash the group went on without a member, and nothing said so on the
-    // others before it wrote.
+    // Regression: after a crash the group went on without a member, and did not store that on the
+    // other members before it wrote.
     for seed in seeds(60) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -235,7 +235,7 @@ fn a_member_that_was_away_after_a_crash_is_not_mixed_in() {
             group.leader().flush().await.expect("flushes");
         });
         if seed % 3 == 0 {
-            // A change of the superblocks that is interrupted leaves some drives ahead.
+            // An interrupted change of the superblocks leaves some drives ahead.
             sim.stop_after(rng.below(2 * members as u64));
             sim.try_block_on(group.leader().fail_member(MemberIndex(rng.index(members) as u16)));
         }
@@ -246,13 +246,14 @@ fn a_member_that_was_away_after_a_crash_is_not_mixed_in() {
         let Ok(_) = look(&sim, &left) else { continue };
         let group = Group::open(&sim, left, 1);
         sim.block_on(async {
-            // Everything is degraded, so nothing may be under way at the crash.
+            // Everything is degraded, so nothing may be in flight at the crash.
             work(&group, &mut model, &mut rng, 10, 4).await;
             group.leader().flush().await.expect("flushes");
         });
         let mut drives = group.cut(&sim);
         drives.insert(rng.index(members), absent.reopen());
-        // A change that was interrupted may have left it with the belief that it goes on alone.
+        // An interrupted change may have left the drive with a superblock in which it goes on
+        // alone.
         if matches!(look(&sim, &drives), Err(array::AssembleError::Divided { .. })) {
             assert!(seed % 3 == 0, "{shape}");
             continue;
@@ -276,7 +277,7 @@ fn a_saved_catalogue_survives_and_an_interrupted_one_is_old_or_new() {
             let last = std::cell::Cell::new(saved);
             sim.try_block_on(async {
                 for next_id in saved + 1..saved + 6 {
-                    // Every other one leaves nothing of those before it.
+                    // Every other one also removes all earlier versions from the members.
                     let saving = group.leader();
                     match next_id % 2 {
                         0 => saving.set_catalogue(catalogue(next_id)).await.expect("it fits"),
@@ -286,7 +287,7 @@ fn a_saved_catalogue_survives_and_an_interrupted_one_is_old_or_new() {
                 }
             });
             let drives = group.cut(&sim);
-            // Members that are lost together with the power take nothing along.
+            // Members that are lost together with the power do not take the catalogue along.
             let lost = rng.index(shape.survives() + 1);
             let mut left = drives.clone();
             rng.shuffle(&mut left);
@@ -308,8 +309,8 @@ fn a_new_name_survives_and_an_interrupted_one_is_old_or_new() {
         let mut rng = sim.rng();
         let shape = *rng.pick(&small_shapes());
         let mut group = Group::create(&sim, shape, new_drives(&sim, usize::from(shape.members), 384 * KIB, 512), 1);
-        // Names are numbers: the last one that was acknowledged, and the last one that was asked
-        // for.
+        // Names are numbers: the last one that was acknowledged, and the last one that was
+        // requested.
         let (given, asked) = (std::cell::Cell::new(1), std::cell::Cell::new(1));
         sim.block_on(group.leader().rename("1".to_owned())).expect("members take it");
         for _ in 0..4 {
@@ -340,9 +341,9 @@ fn a_new_name_survives_and_an_interrupted_one_is_old_or_new() {
 
 #[test]
 fn two_crashes_and_a_lost_member_do_not_bring_back_an_old_map_or_catalogue() {
-    // The story: a block of the map that a crash left on one member only was the base of the next
-    // version, which overwrote the older one on all others. Power cut again, and that member lost,
-    // nothing was left.
+    // Regression: a crash left a block of the allocation map on one member only. The next version
+    // was based on it and overwrote the older version on all other members. After another power cut
+    // with that member lost, no version was left.
     for seed in seeds(300) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -376,7 +377,7 @@ fn two_crashes_and_a_lost_member_do_not_bring_back_an_old_map_or_catalogue() {
 
 #[test]
 fn a_mirror_does_not_go_back_from_new_to_old_after_a_crash() {
-    // Copies may differ until the resync has come by: all reads have to take the same one.
+    // Copies may differ until the resync has passed: all reads have to use the same copy.
     for seed in seeds(100) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -443,7 +444,7 @@ fn a_group_that_was_stopped_in_order_needs_no_resync() {
 
 #[test]
 fn what_was_acknowledged_is_there_after_a_kill_for_what_is_kept_outlives_it() {
-    // And without it is not: this can fail.
+    // Without the warm-restart state it is lost, so this test can fail.
     for forget in [false, true] {
         let sim = Sim::new(3);
         let shape = shape(Level::Raid6, 4, None, None, None, 64 * KIB);
@@ -463,7 +464,7 @@ fn what_was_acknowledged_is_there_after_a_kill_for_what_is_kept_outlives_it() {
 
 #[test]
 fn a_catalogue_that_was_saved_survives_attempts_that_failed() {
-    // The story: the attempt after one that failed was written over the newest version that was
+    // Regression: the attempt after a failed one was written over the newest version that was
     // durable.
     let shape = shape(Level::Raid0, 2, None, None, None, 16 * KIB);
     for seed in seeds(300) {
@@ -477,14 +478,14 @@ fn a_catalogue_that_was_saved_survives_attempts_that_failed() {
                 group.leader().set_catalogue(catalogue(next_id)).await.expect("it fits");
             }
             for next_id in 4..5 + rng.below(3) {
-                // Twice: an operation that fails is tried again.
+                // Two errors, since a failed operation is retried once.
                 (0..2).for_each(|_| group.drives[1].error_next(kind, DriveError::Os { operation: "try", errno: 5 }));
                 group.leader().set_catalogue(catalogue(next_id)).await.expect_err("a member did not take it");
             }
         });
         sim.stop_after(rng.below(6));
         sim.try_block_on(async {
-            // However it ends.
+            // The result does not matter.
             let _ = group.leader().set_catalogue(catalogue(9)).await;
         });
         let group = group.power_cut(&sim);

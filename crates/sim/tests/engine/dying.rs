@@ -8,9 +8,9 @@ use crate::group::*;
 
 const BLOCK: u64 = 4096;
 
-/// Writes `len` bytes at 0 over what is known; member `dying` dies after `death` operations, the
-/// power fails after `cut`. Gives the blocks as they are read afterwards: `a`, `b`, `?` for an
-/// error, `!` for anything else; and whether the write was over before the power failed.
+/// Writes `len` bytes at 0 over known data. Member `dying` dies after `death` operations, the power
+/// fails after `cut`. Returns the blocks as they are read afterwards: `a`, `b`, `?` for an error,
+/// `!` for anything else; and whether the write was over before the power failed.
 fn story(
     shape: Shape,
     safety: CrashSafety,
@@ -34,7 +34,8 @@ fn story(
         drives.remove(away);
         group = Group::open(&sim, drives, 1);
         sim.block_on(async {
-            // The first write after an assembly changes the superblocks; that is not the story.
+            // The first write after an assembly changes the superblocks, which is not the subject
+            // here.
             group.leader().write(blocks / 2 * BLOCK, fill(b'a', BLOCK), true).await.expect("the level survives it");
         });
     }
@@ -64,7 +65,7 @@ fn story(
 fn a_member_that_dies_in_the_middle_of_a_write_takes_no_other_block_along_in_a_crash() {
     let strip = 4 * KIB;
     let mut bad = Vec::new();
-    // A quarter of the moments of the cut for each moment of the death, so that this takes seconds.
+    // Each moment of death has a quarter of the moments of the cut, so that this takes seconds.
     for (shape, away) in [
         (shape(Level::Raid5, 3, None, None, None, strip), None),
         (shape(Level::Raid6, 5, None, None, None, strip), Some(2)),

@@ -42,8 +42,7 @@ fn an_unreadable_sector_is_served_from_redundancy_and_written_back() {
             let range = anywhere(&group, &mut rng, 16);
             group.drives[bad].media_error(range.clone());
             sim.block_on(async {
-                // Only copies and data strips are read by users; a write or a scrub meets the
-                // others.
+                // Users read only copies and data strips. A write or a scrub reads the others.
                 verify(&group, &model, &mut rng).await;
                 assert!(group.all_in_sync(), "{shape}: a medium that fails in one place is no failed member");
                 assert_eq!(group.differences().await, 0);
@@ -66,7 +65,7 @@ fn a_read_of_any_copy_heals_that_copy() {
     let (group, _) = filled(&sim, shape, &mut rng, 1);
     let start = group.leader().shared().geometry.data_start;
     group.drives.iter().enumerate().for_each(|(index, drive)| {
-        // The copies take turns by place; in each place one of them is bad.
+        // The copies take turns by offset. At each offset one of them is bad.
         for turn in 0..2 {
             let at = start + turn * 256 * KIB + index as u64 * 4096;
             drive.media_error(at..at + 4096);
@@ -95,7 +94,7 @@ fn unreadable_sectors_under_load_are_never_wrong() {
                 let range = anywhere(&group, &mut rng, 40);
                 rng.pick(&group.drives).media_error(range);
                 work(&group, &mut model, &mut rng, 3, 5).await;
-                // One at a time: what two of them would cover together may be beyond redundancy.
+                // One at a time: two of them in the same place may exceed the redundancy.
                 verify(&group, &model, &mut rng).await;
                 assert_eq!(group.differences().await, 0, "{shape}");
             }
@@ -115,7 +114,7 @@ fn a_failed_write_makes_the_member_faulty_before_it_is_acknowledged() {
         let at = rng.below(group.size() / 4096) * 4096;
         let place = geometry.place(at);
         let bad = geometry.member(place.unit, place.x, place.role);
-        // Checksums that are saved meanwhile would take the errors.
+        // A save of checksums at the same time would use up the injected errors.
         sim.block_on(group.leader().flush()).expect("all flush");
         let error = DriveError::Media { offset: 0, len: 512 };
         for _ in 0..2 {
@@ -123,7 +122,7 @@ fn a_failed_write_makes_the_member_faulty_before_it_is_acknowledged() {
         }
         sim.block_on(async {
             rng.pick(&group.shards).write(at, Buf::from(vec![0x5A; 4096]), false).await.expect("the others take it");
-            // Now it is acknowledged.
+            // The write is acknowledged now.
             for (index, drive) in group.drives.iter().enumerate().filter(|(index, _)| *index != usize::from(bad.0)) {
                 for offset in superblock_offsets(drive.info().size_bytes).unwrap() {
                     let bytes = drive.read_raw(offset, BLOCK as u64);
@@ -139,7 +138,7 @@ fn a_failed_write_makes_the_member_faulty_before_it_is_acknowledged() {
             let failed = |event: &Event| matches!(event, Event::MemberFailed { member, .. } if *member == bad);
             assert!(group.events.borrow().iter().any(failed));
         });
-        // It comes back with what it had: it is refused.
+        // The member comes back with its old content: it is refused.
         let drives = if seed % 2 == 0 {
             sim.block_on(group.stop())
         } else {
@@ -239,7 +238,7 @@ fn writing_what_was_lost_makes_it_readable_again() {
 
 #[test]
 fn a_request_whose_caller_went_away_does_not_block_others() {
-    // The story: a flush that was dropped while it waited for its turn took the turn with it.
+    // Regression: a flush that was dropped while it waited for its turn took the turn with it.
     for seed in seeds(100) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -260,7 +259,7 @@ fn a_request_whose_caller_went_away_does_not_block_others() {
                 work(&group, &mut model, &mut rng, 2, 3).await;
             }
             leader_is_alive(&group).await;
-            // What a flush had taken over when it was dropped is not forgotten by the next one.
+            // The next flush still does the work that a dropped flush had taken over.
             group.leader().discard(0, group.size()).await.expect("discards");
             group.leader().flush().await.expect("flushes");
             group.leader().write(0, Buf::from(vec![3; 4096]), false).await.expect("writable");
@@ -274,7 +273,7 @@ fn a_request_whose_caller_went_away_does_not_block_others() {
     }
 }
 
-/// Drops a future that is not done after some time.
+/// Drops a future that is not done after `nanos`.
 async fn give_up(group: &Group, future: impl Future, nanos: u64) {
     let mut future = Box::pin(future);
     let mut sleep = Box::pin(group.env.sleep(Duration::from_nanos(nanos)));
@@ -318,7 +317,7 @@ fn checksums_that_the_path_fails_to_give_are_not_computed_from_what_it_does_not_
             let drives = sim.block_on(group.stop());
             sim.kill_tasks();
             // No checksum has been read yet when the path to all drives fails, which a kernel
-            // reports as errors of their media.
+            // reports as media errors.
             let group = Group::open(&sim, drives, 2);
             for drive in &group.drives {
                 for _ in 0..rng.range(2..80) {

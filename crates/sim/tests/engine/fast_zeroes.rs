@@ -1,5 +1,5 @@
-//! Zeroes that are wanted only if they are fast: no data is written for them, or nothing is done at
-//! all.
+//! Zeroes that are wanted only if they are fast: no data is written for them, or the request is
+//! refused.
 
 use drive::{BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
 use format::{Level, Shape};
@@ -10,7 +10,7 @@ use crate::history::{History, Request, perform, settle};
 
 const FAST: WriteZeroes = WriteZeroes { fua: false, keep_allocated: false, only_fast: true };
 
-/// Bytes of the group that lie in one band of units: what is given back without a look at what is
+/// Bytes of the group in one band of stripe groups. A band is discarded without a look at the data
 /// around it.
 fn band(group: &Group) -> u64 {
     let geometry = &group.leader().shared().geometry;
@@ -47,8 +47,8 @@ fn zeroes_that_would_not_be_fast_are_refused_and_change_nothing_not_even_on_the_
         sim.block_on(async {
             for shard in &group.shards {
                 for (offset, len) in [
-                    // A block, a band but for a block at either end, and what begins in a hole and
-                    // ends elsewhere.
+                    // A block, a band but for a block at either end, and ranges that begin in a
+                    // hole and end elsewhere.
                     (0, 4096),
                     (4096, band - 4096),
                     (band, band - 512),
@@ -58,7 +58,7 @@ fn zeroes_that_would_not_be_fast_are_refused_and_change_nothing_not_even_on_the_
                     let refused = shard.write_zeroes(offset, len, FAST).await;
                     assert_eq!(refused, Err(BlockError::NotFast), "{shape}: {offset}+{len}");
                 }
-                // What is to stay allocated has to be written.
+                // Zeroes that are to stay allocated have to be written.
                 for (offset, len) in [(0, 4096), (0, band), (group.size() - band, band)] {
                     let keep = WriteZeroes { keep_allocated: true, ..FAST };
                     let refused = shard.write_zeroes(offset, len, keep).await;
@@ -89,7 +89,7 @@ fn zeroes_that_are_fast_read_as_zeroes_and_no_data_is_written_for_them() {
             sim.trace_start();
             sim.block_on(async {
                 let how = WriteZeroes { fua, ..FAST };
-                // A band, two of them, and any part of what was never written.
+                // A band, two of them, and any part of the range that was never written.
                 for (shard, (offset, len)) in
                     group.shards.iter().cycle().zip([(band, band), (2 * band, 2 * band), (group.size() - 5000, 4999)])
                 {
@@ -167,7 +167,7 @@ fn fast_zeroes_that_a_power_cut_interrupts_are_there_or_not_and_with_fua_they_ar
     }
 }
 
-/// A RAID 5 of 256 GiB, in which nothing was written.
+/// A RAID 5 of 256 GiB without any data.
 fn huge(sim: &Sim) -> Group {
     let drives = new_drives(sim, 5, 64 << 30, 4096);
     Group::create(sim, shape(Level::Raid5, 5, None, None, None, 64 * KIB), drives, 2)
@@ -189,7 +189,7 @@ fn giving_back_space_that_was_never_written_costs_next_to_nothing_however_much_i
             assert!(sim.steps() - before < 1000, "{} steps", sim.steps() - before);
             let counts = group.take_counts();
             assert_eq!((counts.reads, counts.writes, counts.zeroes, counts.discards), (0, 0, 0, 0));
-            // What is written in between is found.
+            // Data that was written in between is found.
             for place in places {
                 shard.write(place, data(7), false).await.unwrap();
             }

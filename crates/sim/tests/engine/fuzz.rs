@@ -1,4 +1,4 @@
-//! Long random work of every kind beside the model, with faults that the level survives.
+//! Long random work of every kind, compared with a model, with faults that the level survives.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use sim::{Latency, OpKind, Rng, Sim, SimDrive};
 
 use crate::group::*;
 
-/// What goes wrong in a run. Each fault alone, and all of them one after the other, are within what
-/// is promised.
+/// A random fault. Each fault alone, and all of them one after the other, are within the promised
+/// tolerance.
 async fn misfortune(group: &mut Group, rng: &mut Rng, shape: Shape) {
     let spared = group.leader().shared().lost_in_any_set();
     let member = rng.index(usize::from(shape.members));
@@ -57,8 +57,8 @@ trait LostInAnySet {
 
 impl LostInAnySet for std::sync::Arc<array::Shared> {
     fn lost_in_any_set(&self) -> usize {
-        // Drives that are about to fail count as lost already: at most one at a time is, and is
-        // waited for.
+        // A drive that is about to fail counts as lost already. There is at most one at a time, and
+        // the test waits for its failure.
         (0..self.geometry.sets).map(|set| self.lost_in_set(set)).max().expect("a group has a set")
     }
 }
@@ -80,7 +80,7 @@ fn long_random_work_with_faults_reads_back_exactly() {
                 work(&group, &mut model, &mut rng, 4, 8).await;
                 misfortune(&mut group, &mut rng, shape).await;
                 work(&group, &mut model, &mut rng, 6, 8).await;
-                // What was to fail has failed, before the next misfortune.
+                // A planned failure has happened before the next fault.
                 for index in 0..members {
                     let drive = group.member(index);
                     let (probe, flush) = (drive.clone(), drive.clone());
@@ -96,7 +96,7 @@ fn long_random_work_with_faults_reads_back_exactly() {
             group.jobs_end().await;
             verify(&group, &model, &mut rng).await;
         });
-        // Stopped and assembled again it is the same.
+        // The content is the same after a stop and a new assembly.
         let shards = 1 + rng.index(3);
         let drives: Vec<SimDrive> = sim.block_on(group.stop());
         let living: Vec<SimDrive> = drives.into_iter().filter(|drive| !drive.is_failed()).collect();
@@ -115,7 +115,7 @@ fn single_bytes_and_odd_ranges_are_exact() {
         let group = Group::create(&sim, shape, new_drives(&sim, members, 384 * KIB, 512), 1 + rng.index(3));
         let mut model = Model::new(group.size());
         sim.block_on(async {
-            // All in a few neighbouring stripes, so that everything meets everything.
+            // All writes go to a few neighboring stripes, so that they conflict often.
             let area = group.size().min(96 * KIB);
             for _ in 0..60 {
                 let writes: Vec<(u64, Vec<u8>)> = (0..rng.range(1..6))
@@ -130,7 +130,7 @@ fn single_bytes_and_odd_ranges_are_exact() {
                 for (start, bytes) in &writes {
                     model.bytes[*start as usize..*start as usize + bytes.len()].copy_from_slice(bytes);
                     if rng.chance(1, 8) {
-                        // Within what is written next.
+                        // The discard is within the range of the next write.
                         let middle = (*start + bytes.len() as u64 / 2).min(area - 1);
                         array.discard(middle, 1).await.expect("discards");
                     }

@@ -1,4 +1,4 @@
-//! Writes that members refuse which the group cannot do without.
+//! Writes that fail on members that the group cannot do without.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ fn block_of(model: &Model, at: u64) -> &[u8] {
 
 #[test]
 fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
-    // The story: the syndromes were new, the data strip was old, the member had to stay, and the
-    // record was settled: blocks of lost members were computed from that, and what was wrong was
+    // Regression: the parity was new, the data strip was old, the member had to stay, and the
+    // record was completed. Blocks of lost members were computed from that, and the wrong data was
     // written to the drive that took their place.
     let mut refused = 0;
     let mut unreadable = 0;
@@ -53,7 +53,7 @@ fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
                 };
                 let new = vec![0xA5; BLOCK];
                 sim.block_on(async {
-                    // Who is lost has left before.
+                    // The lost members have left before.
                     verify(&group, &model, &mut rng).await;
                     group.leader().flush().await.expect("flushes");
                     for _ in 0..errors {
@@ -68,7 +68,7 @@ fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
                             Err(error) => panic!("{shape}, {protection}, {errors} errors: {error}"),
                         }
                     }
-                    // The drive takes writes again, and nobody asks for these blocks meanwhile.
+                    // The drive takes writes again, and these blocks get no requests meanwhile.
                     group.drives[member].revive();
                     sim.env().sleep(Duration::from_secs(120)).await;
                     let now = group.leader().read(at, BufMut::zeroed(BLOCK)).await.expect("readable");
@@ -89,9 +89,9 @@ fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
 
 #[test]
 fn sets_that_are_well_go_on_beside_one_whose_media_take_no_writes_any_more() {
-    // What is kept for the broken set holds records open, of which a shard has 255, the log's room,
-    // and what a power cut may make unknown: more than 508 of these the group cannot list. All of
-    // it is needed by the others, too.
+    // The incomplete writes of the broken set hold three things that the other sets need, too: open
+    // records, of which a shard has 255; room in the log; and ranges that a power cut may make
+    // unknown, of which the group can list 508 at most.
     let raid60 = shape(Level::Raid60, 8, None, None, Some(2), 4096);
     for (shape, shards, drive_mib) in [
         (shape(Level::Raid10, 4, None, None, None, 4096), 1, 24),
@@ -106,7 +106,7 @@ fn sets_that_are_well_go_on_beside_one_whose_media_take_no_writes_any_more() {
         let geometry = group.leader().shared().geometry.clone();
         assert!(geometry.bands > 150, "a set has many units: {}", geometry.bands);
         let stripe = geometry.data * BLOCK;
-        // Of the two sets in turn, one or two of each unit.
+        // One or two stripes of each stripe group, from the two sets in turn.
         let first_stripes = (0..group.size()).step_by(stripe).filter(|at| geometry.place(*at).x < 8 * KIB);
         sim.block_on(async {
             for at in first_stripes.clone() {
@@ -121,7 +121,7 @@ fn sets_that_are_well_go_on_beside_one_whose_media_take_no_writes_any_more() {
             for round in 1..=3_u8 {
                 for (index, at) in first_stripes.clone().enumerate() {
                     let well = !geometry.place(at).unit.0.is_multiple_of(geometry.sets);
-                    // Whole stripes leave a question open, single blocks do not.
+                    // Whole stripes leave an indeterminate range, single blocks do not.
                     let len = if !well || index / 2 % 2 == 0 { stripe } else { BLOCK };
                     let new = vec![round; len];
                     if !well && round > 1 && index % 64 != 0 {

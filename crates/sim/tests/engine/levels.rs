@@ -1,5 +1,4 @@
-//! Every level, with every set of members lost that it survives, serves the bytes that were
-//! written.
+//! Every level, with every set of lost members that it survives, serves the data that was written.
 
 use drive::{Buf, BufMut};
 use format::{Level, Shape};
@@ -7,7 +6,7 @@ use sim::Sim;
 
 use crate::group::*;
 
-/// Works, loses these members, works on, and reads everything.
+/// Works, loses the members in `lost`, works on, and reads everything.
 fn work_with_losses(shape: Shape, lost: &[usize], seed: u64, (rounds, bytes): (usize, u64)) {
     let sim = Sim::new(seed);
     let sector = if seed.is_multiple_of(2) { 512 } else { 4096 };
@@ -32,12 +31,12 @@ fn work_with_losses(shape: Shape, lost: &[usize], seed: u64, (rounds, bytes): (u
 
 #[test]
 fn every_level_reads_back_what_was_written_with_any_survivable_members_lost() {
-    // Of groups of several sets as many in each set at once as it survives.
+    // A group of several sets loses as many members in each set at once as it survives.
     let mut cases = 0;
     for (number, shape) in every_level(8 * KIB).into_iter().enumerate() {
         let all = lost_sets(&shape, shape.survives());
-        // Two data strips and eight syndromes can lose a thousand sets of members: for each of
-        // those there is less work.
+        // Two data strips and eight parity strips can lose a thousand sets of members. Each of
+        // those gets less work.
         let much = if all.len() > 100 { (4, 384 * KIB) } else { (20, 512 * KIB) };
         for (case, lost) in all.into_iter().enumerate() {
             work_with_losses(shape, &lost, (number * 10_000 + case) as u64, much);
@@ -50,7 +49,8 @@ fn every_level_reads_back_what_was_written_with_any_survivable_members_lost() {
 
 #[test]
 fn with_five_to_seven_syndromes_any_that_many_members_may_be_lost() {
-    // The level's ends, four and eight, are above with all sets; here are the largest only.
+    // Four and eight, the level's limits, are tested above with all sets. Here only the largest
+    // sets are.
     let mut cases = 0;
     for parity in 5..=7u8 {
         let shape = shape(Level::Nm, u16::from(parity) + 2, Some(parity), None, None, 8 * KIB);

@@ -1,5 +1,5 @@
-//! The engine on simulated drives, attacked from every side. A test's name is the promise it
-//! checks; a file is a concern.
+//! The engine on simulated drives, with faults of every kind. A test's name is the promise it
+//! checks; a file covers one topic.
 //!
 //! Every test runs several seeds. `PURLIN_SIM_SEEDS=100000` makes those that draw at random run
 //! that many, and `PURLIN_SIM_SEED=17` only the one that failed.

@@ -1,5 +1,5 @@
-//! Power cuts of groups in which something rotted, or was never written, where the log has records:
-//! a recovery carries nothing wrong into the other strips, and calls nothing right that is not.
+//! Power cuts of groups with bit rot or lost writes, where the log has records. A recovery computes
+//! no other strip from damaged data, and marks no damaged data as right.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use sim::{Rng, Sim};
 use crate::checksums::{BLOCK, Row, filled, is_whole, redundant_shapes, scrub};
 use crate::group::*;
 
-/// What a drive may do to a block.
+/// The damage that a drive does to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Damage {
     Rot,
-    /// The last write to it never came to be.
+    /// The last write to it was lost.
     LostWrite,
-    /// Neither that, nor that of its checksum.
+    /// The last write to it was lost, and that of its checksum too.
     LostWithSum,
 }
 
-/// A block of a member with the place of its checksum, and what both held before.
+/// A block of a member with the place of its checksum, and the earlier content of both.
 struct Before {
     member: usize,
     block: (u64, Vec<u8>),
@@ -54,7 +54,7 @@ impl Before {
     }
 }
 
-/// Writes a part of one data strip's block, or several of a row.
+/// Writes a part of one data strip's block, or several strips of a stripe.
 async fn overwrite(group: &Group, model: &mut Model, start: u64, len: u64, fua: bool, rng: &mut Rng) {
     let range = start as usize..(start + len) as usize;
     rng.fill(&mut model.bytes[range.clone()]);
@@ -62,8 +62,7 @@ async fn overwrite(group: &Group, model: &mut Model, start: u64, len: u64, fua: 
     rng.pick(&group.shards).write(start, new, fua).await.expect("writable");
 }
 
-/// After the power cut: everything that was flushed is right, and once it was scrubbed on every
-/// drive.
+/// After the power cut: all flushed data is right, and after a scrub it is right on every drive.
 fn recovers(sim: &Sim, group: Group, shape: Shape, model: &Model, rng: &mut Rng) {
     let group = group.power_cut(sim);
     sim.block_on(async {
@@ -76,9 +75,8 @@ fn recovers(sim: &Sim, group: Group, shape: Shape, model: &Model, rng: &mut Rng)
 
 #[test]
 fn what_was_flushed_a_moment_ago_is_right_after_a_power_cut_though_drives_damaged_it() {
-    // The story: a record of the log stayed in force after its write was flushed, and a recovery
-    // took the strip as it was for right, computed the syndromes from it, and gave it a new
-    // checksum.
+    // Regression: a record of the log stayed in force after its write was flushed. A recovery
+    // believed the damaged strip, computed the parity from it, and gave it a new checksum.
     for (shape, seed) in redundant_shapes(16 * KIB).into_iter().flat_map(|shape| (0..40).map(move |seed| (shape, seed)))
     {
         let sim = Sim::new(seed);
@@ -94,7 +92,7 @@ fn what_was_flushed_a_moment_ago_is_right_after_a_power_cut_though_drives_damage
             overwrite(&group, &mut model, start, len, fua, &mut rng).await;
             rng.pick(&group.shards).flush().await.expect("flushes");
         });
-        // What was written and its syndromes, or strips beside it as well.
+        // Damage the written strip and its parity, or strips beside it as well.
         if shape.survives() > 1 && rng.chance(1, 3) {
             let changed: Vec<usize> = std::iter::once(target).chain(data..row.blocks.len()).collect();
             before[*rng.pick(&changed)].damage(&group, Damage::LostWithSum, &mut rng);
@@ -122,8 +120,8 @@ fn a_write_to_several_strips_with_fua_is_right_after_a_power_cut_though_drives_d
         let row = Row::pick(&group, &mut rng);
         let before: Vec<Before> = row.blocks.iter().map(|&block| Before::of(&group, block)).collect();
         sim.block_on(async {
-            // All of the row, or all of it but the first and the last block: in each column several
-            // strips.
+            // All of the stripe, or all of it but the first and the last block: several strips in
+            // each column.
             let first = geometry.offset(row.unit, 0, row.x / geometry.strip * geometry.strip);
             let less = if geometry.data > 2 { rng.below(2) * BLOCK } else { 0 };
             overwrite(&group, &mut model, first + less, geometry.stripe_data() - 2 * less, true, &mut rng).await;
@@ -149,7 +147,7 @@ fn what_was_left_alone_for_seconds_is_right_after_a_power_cut_though_drives_dama
                 let len = (512 * (1 + rng.below(128))).min(group.size() - start);
                 overwrite(&group, &mut model, start, len, false, &mut rng).await;
             }
-            // Nobody flushes it.
+            // No flush is requested.
             sim.env().sleep(Duration::from_secs(3)).await;
         });
         for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Units change the shards that own them.
+//! Stripe groups change the shards that own them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,12 +24,12 @@ fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// Any of a group's shards.
+/// Random owners among a group's shards.
 fn any_owners(rng: &mut Rng, shards: usize) -> Owners {
     Owners { first: rng.index(shards), count: 1 + rng.index(shards), run: 1 + rng.below(3) }
 }
 
-/// Has units change their owners again and again while the group runs. Counts how often.
+/// Changes the owners of stripe groups again and again while the group runs. Counts the changes.
 fn keep_changing(group: &Group, rng: &mut Rng, changes: Rc<Cell<usize>>) {
     let (leader, env, mut rng) = (group.leader().clone(), group.env.clone(), rng.fork());
     let shards = group.shards.len();

@@ -1,30 +1,30 @@
-//! What a write costs where the group keeps a log and checksums, and where crash safety is strict:
+//! The cost of a write where the group keeps a log and checksums, and where crash safety is strict:
 //! worked out on paper, and counted.
 //!
-//! Of `k` data strips and `m` syndromes (a mirror: `k` = 1, and `m` copies beside it), `d` data
-//! strips are written by a write of whole strips or one block. What the drives are asked before the
-//! log and after it, the *strips*, is what it is without a log (`counts.rs`). Frames of the log are
-//! one write for each holder ([log](../../../../docs/format/log.md), *Order of writing*): 4 KiB and
-//! its payload.
+//! A stripe has `k` data strips and `m` parity strips (a mirror: `k` = 1, and `m` copies beside
+//! it). A write covers `d` data strips, either whole strips or one block. The drive operations
+//! before the log and after it, the *strips*, are the same as without a log (`counts.rs`). Frames
+//! of the log are one write for each holder ([log](../../../../docs/format/log.md), *Order of
+//! writing*): 4 KiB and its payload.
 //!
-//! | what is written | holders | payload of each |
+//! | write | holders | payload of each |
 //! |---|---|---|
-//! | without checksums | the `m` syndromes | base syndrome, as long as the columns written; none where all data strips are overwritten |
-//! | with checksums | the `m` syndromes, one data strip | the same; none for the data strip |
-//! | strict, `d` > 1 and `k` > 1 | the `d` data strips, the `m` syndromes | the new content, as long as the columns written |
-//! | strict, else | as without strict; without checksums one data strip more where an older whole record of the unit may lie in the log | the same |
+//! | without checksums | the `m` parity members | partial parity, as long as the columns written; none where all data strips are overwritten |
+//! | with checksums | the `m` parity members, one data member | the same; none for the data member |
+//! | strict, `d` > 1 and `k` > 1 | the `d` data members, the `m` parity members | the new content, as long as the columns written |
+//! | strict, else | as without strict; without checksums one data member more where an older whole record of the stripe group may lie in the log | the same |
 //!
-//! A strip that is lost is none of the holders, and is not overwritten: its data strip is
-//! *restated*, so that the base syndromes are needed. All frames are written at the same time, so
-//! the log takes one tick.
+//! A lost strip holds no record and is not overwritten. A lost data strip is *carried in parity*,
+//! so the partial parity is needed. All frames are written at the same time, so the log takes one
+//! tick.
 //!
-//! A flush writes, one after the other, each at the same time on all drives:
+//! A flush takes these steps one after the other. Each runs at the same time on all drives:
 //!
 //! | step | writes | |
 //! |---|---|---|
-//! | sums ([checksums](../../../../docs/format/checksums.md), *Writing* 1) | one for each strip that was written, here where a member has one block of sums | with checksums |
+//! | checksums ([checksums](../../../../docs/format/checksums.md), *Writing* 1) | one for each strip that was written (in these tests, a member has one block of checksums) | with checksums |
 //! | flushes | one for each member that is there | |
-//! | a seal | one for each member that is there | where a record overwrites several strips in place, and is not whole ([write-hole](../../../../docs/decisions/write-hole.md)) |
+//! | a checkpoint record | one for each member that is there | where a record overwrites several strips in place, and is not whole ([write-hole](../../../../docs/decisions/write-hole.md)) |
 
 use array::UnitIndex;
 use drive::{Buf, join_all};
@@ -37,12 +37,12 @@ const BLOCK: u64 = 4096;
 const TICK: u64 = 10_000;
 const STRIP: u64 = 16 * KIB;
 
-/// Log and checksums: what users get who ask for nothing else.
+/// Log and checksums: the default protection.
 const DEFAULT: Protection = Protection::DEFAULT;
 const STRICT: Protection = Protection { safety: CrashSafety::Strict, checksums: true };
 const STRICT_PLAIN: Protection = Protection { safety: CrashSafety::Strict, checksums: false };
 
-/// What a write costs until it is answered.
+/// The cost of a write until it is acknowledged.
 #[derive(Debug, PartialEq, Eq)]
 struct Write {
     /// Strips, or parts of them, that are read.
@@ -56,7 +56,7 @@ struct Write {
     ticks: u64,
 }
 
-/// What the flush after it costs.
+/// The cost of the flush after it.
 #[derive(Debug, PartialEq, Eq)]
 struct Flush {
     sums: u64,
@@ -73,16 +73,16 @@ const fn flush(sums: u64, flushes: u64, seals: u64, ticks: u64) -> Flush {
     Flush { sums, flushes, seals, ticks }
 }
 
-/// What is written.
+/// The kind of write.
 #[derive(Debug, Clone, Copy)]
 enum What {
     /// Some 4 KiB.
     Block,
-    /// So many whole strips of a stripe, side by side.
+    /// This many whole strips of a stripe, side by side.
     Strips(u64),
 }
 
-/// What a lost member holds of the stripe, whose first strip is written, too.
+/// The strip of the stripe that is on a lost member. The first strip of the stripe is written.
 #[derive(Debug, Clone, Copy)]
 enum Lost {
     Nobody,
@@ -94,8 +94,8 @@ fn parity(level: Level, members: u16) -> Shape {
     shape(level, members, None, None, None, STRIP)
 }
 
-/// A group in which everything was written, as a whole, so that there is nothing in the log; each
-/// operation takes one tick.
+/// A group in which everything was written as a whole, so that the log is empty. Each operation
+/// takes one tick.
 fn full_group(sim: &Sim, shape: Shape, protection: Protection) -> Group {
     let drives = new_drives(sim, usize::from(shape.members), 2 * MIB, 512);
     drives.iter().for_each(|drive| drive.set_latency(Latency::between(TICK, TICK)));
@@ -108,8 +108,8 @@ fn full_group(sim: &Sim, shape: Shape, protection: Protection) -> Group {
     group
 }
 
-/// Counts what is in a trace: reads and writes of data, writes to logs and their bytes, writes of
-/// sums, flushes.
+/// Counts the operations of a trace: reads and writes of data, writes to logs and their bytes,
+/// writes of checksums, flushes.
 fn tally(trace: &[TraceEntry], layout: &Layout) -> (u64, u64, u64, u64, u64, u64) {
     let (mut reads, mut strips, mut logs, mut log_bytes, mut sums, mut flushes) = (0, 0, 0, 0, 0, 0);
     for entry in trace.iter().filter(|entry| entry.phase == Phase::Start) {
@@ -130,8 +130,8 @@ fn tally(trace: &[TraceEntry], layout: &Layout) -> (u64, u64, u64, u64, u64, u64
     (reads, strips, logs, log_bytes, sums, flushes)
 }
 
-/// Writes somewhere in a full group, then flushes. Each time in a group of its own, so that nothing
-/// that was written before is in the log.
+/// Writes somewhere in a full group, then flushes. Each call has a group of its own, so that no
+/// earlier write is in the log.
 fn costs(shape: Shape, protection: Protection, lost: Lost, what: What, seed: u64) -> (Write, Flush) {
     let sim = Sim::new(seed);
     let group = full_group(&sim, shape, protection);
@@ -171,8 +171,7 @@ fn written(sim: &Sim, group: &Group, at: u64, len: u64) -> (Write, Flush) {
     (write, flush(sums, flushes, seals, ticks))
 }
 
-/// Compares with what is written on the paper: for the default, strict, and strict without
-/// checksums.
+/// Compares with the figures on paper: for the default, strict, and strict without checksums.
 fn check(shape: Shape, lost: Lost, what: What, paper: [(Write, Flush); 3]) {
     for (protection, expected) in [DEFAULT, STRICT, STRICT_PLAIN].into_iter().zip(paper) {
         for seed in 0..3 {
@@ -191,7 +190,7 @@ fn a_small_write_to_parity_with_log_and_checksums_costs_what_the_paper_says() {
         (shape(Level::Nm, 13, Some(4), None, None, STRIP), 4),
     ] {
         let members = u64::from(shape.members);
-        // The base syndrome is one block, behind the block of the frame's head.
+        // The partial parity is one block, behind the block of the frame's head.
         let with_sums = || (write(m + 1, (m + 1, m * 8 + 4), m + 1, 3), flush(m + 1, members, 0, 2));
         let plain = (write(m + 1, (m, m * 8), m + 1, 3), flush(0, members, 0, 1));
         check(shape, Lost::Nobody, What::Block, [with_sums(), with_sums(), plain]);
@@ -207,8 +206,7 @@ fn a_write_to_mirrors_with_log_and_checksums_costs_what_the_paper_says() {
         (shape(Level::Raid10, 6, None, Some(3), None, STRIP), 3, What::Block),
     ] {
         let members = u64::from(shape.members);
-        // All data strips, the only one, are overwritten: there is no payload, and never a whole
-        // record.
+        // The only data strip is overwritten: there is no payload, and never a whole record.
         let with_sums = || (write(0, (copies, copies * 4), copies, 2), flush(copies, members, 0, 2));
         let plain = (write(0, (copies - 1, (copies - 1) * 4), copies, 2), flush(0, members, 0, 1));
         check(shape, Lost::Nobody, what, [with_sums(), with_sums(), plain]);
@@ -225,7 +223,7 @@ fn a_full_stripe_with_log_and_checksums_costs_what_the_paper_says() {
     ] {
         let (members, strips) = (u64::from(shape.members), k + m);
         let default = (write(0, (m + 1, (m + 1) * 4), strips, 2), flush(strips, members, members, 3));
-        // Everything twice.
+        // Everything is written twice.
         let whole = || write(0, (strips, strips * 20), strips, 2);
         let strict = (whole(), flush(strips, members, 0, 2));
         check(shape, Lost::Nobody, What::Strips(k), [default, strict, (whole(), flush(0, members, 0, 1))]);
@@ -235,7 +233,8 @@ fn a_full_stripe_with_log_and_checksums_costs_what_the_paper_says() {
 #[test]
 fn a_write_of_several_strips_with_log_and_checksums_costs_what_the_paper_says() {
     for (shape, d, m, reads) in [
-        // Old data and old syndromes, or, where those are fewer, the strips that are not written.
+        // The reads are old data and old parity, or, where those are fewer, the strips that are not
+        // written.
         (parity(Level::Raid5, 6), 2, 1, 3),
         (parity(Level::Raid5, 5), 3, 1, 1),
         (parity(Level::Raid6, 10), 2, 2, 4),
@@ -252,27 +251,28 @@ fn a_write_of_several_strips_with_log_and_checksums_costs_what_the_paper_says() 
 
 #[test]
 fn a_degraded_write_with_log_and_checksums_costs_what_the_paper_says() {
-    // RAID 6 of four data strips, of which the first is written.
+    // RAID 6 of four data strips. The first of them is written.
     let raid6 = parity(Level::Raid6, 6);
     for (role, reads, m, strips) in [
-        // The strip itself is lost: the three others are read, and both syndromes say what it is.
+        // The strip itself is lost: the three others are read, and it is carried in both parity
+        // strips.
         (0, 3, 2, 2),
-        // Another data strip.
+        // Another data strip is lost.
         (2, 3, 2, 3),
-        // A syndrome.
+        // A parity strip is lost.
         (5, 2, 1, 2),
     ] {
         let with_sums = || (write(reads, (m + 1, m * 8 + 4), strips, 3), flush(strips, 5, 0, 2));
         let plain = (write(reads, (m, m * 8), strips, 3), flush(0, 5, 0, 1));
         check(raid6, Lost::Role(role), What::Block, [with_sums(), with_sums(), plain]);
     }
-    // All four strips, one of them lost and restated.
+    // All four strips are written. One of them is lost and carried in parity.
     let default = (write(0, (3, 2 * 20 + 4), 5, 2), flush(5, 5, 5, 3));
     let whole = || write(0, (5, 5 * 20), 5, 2);
     let paper = [default, (whole(), flush(5, 5, 0, 2)), (whole(), flush(0, 5, 0, 1))];
     check(raid6, Lost::Role(1), What::Strips(4), paper);
-    // RAID 5 whose only syndrome is lost: where there are checksums, somebody has to say which may
-    // be behind.
+    // RAID 5 whose only parity is lost: where there are checksums, a record has to say which of
+    // them may be stale.
     let with_sums = || (write(0, (1, 4), 1, 2), flush(1, 4, 0, 2));
     let paper = [with_sums(), with_sums(), (write(0, (0, 0), 1, 1), flush(0, 4, 0, 1))];
     check(parity(Level::Raid5, 5), Lost::Role(4), What::Block, paper);
@@ -330,7 +330,7 @@ fn a_write_beside_one_that_is_not_durable_makes_its_row_durable_or_everything_if
     for (shape, m) in [(parity(Level::Raid5, 9), 1), (parity(Level::Raid6, 14), 2), (parity(Level::Raid7, 18), 3)] {
         for (protection, sums) in [(DEFAULT, 1), (STRICT, 1), (Protection::plain(CrashSafety::On), 0)] {
             let sim = Sim::new(3);
-            // Their rings do not fill.
+            // The log rings do not fill.
             let drives = new_drives(&sim, usize::from(shape.members), 64 * MIB, 512);
             let group = Group::create_with(&sim, shape, protection, drives, 1);
             let layout = superblock(&group.drives[0]).layout;
@@ -348,13 +348,13 @@ fn a_write_beside_one_that_is_not_durable_makes_its_row_durable_or_everything_if
             };
             let nothing = (0, 0);
             let row_of_one = (sums * (m + 1), m + 1);
-            // Others have something to flush, too.
+            // Other stripes have something to flush, too.
             assert_eq!([write(1, 5, 0), write(1, 6, 1)], [nothing; 2], "{shape}, {protection}");
-            // The record's base is computed from the other strip, and recoveries compare it with
-            // the syndromes.
+            // The partial parity of the record is computed from the other strip, and a recovery
+            // compares it with the parity.
             assert_eq!([write(0, 0, 0), write(0, 0, 2), write(0, 1, 1)], [nothing; 3], "{shape}, {protection}");
             assert_eq!(write(0, 2, 2), (sums * (m + 2), m + 2), "{shape}, {protection}: both strips");
-            // That ended the conflicts of all columns of the row with what was written before.
+            // That ended the conflicts of all columns of the stripe with earlier writes.
             assert_eq!([write(0, 2, 0), write(0, 2, 1)], [nothing; 2], "{shape}, {protection}");
             assert_eq!(write(0, 3, 0), row_of_one, "{shape}, {protection}");
             let later: Vec<(u64, u64)> = (0..6).map(|turn| write(0, turn % 2, 0)).collect();
@@ -381,10 +381,11 @@ fn the_data_strip_that_holds_a_record_lies_where_others_have_a_frame_anyway() {
         assert_eq!(strips, 3 * units.len() as u64);
         (frames, log_bytes / KIB)
     };
-    // Syndromes of rows that follow each other lie on neighbours.
+    // The parity strips of consecutive stripes are on neighboring members.
     assert_eq!((0..2).map(|row| geometry.member(UnitIndex(row), 0, 12).0).collect::<Vec<_>>(), [13, 12]);
     assert_eq!(frames(&[0]), (3, 2 * 8 + 4), "nobody else has one");
-    // Syndromes on 13 and 0, and on 9 and 10: each record is held by a member of the other.
+    // Parity is on members 13 and 0, and on 9 and 10. A parity member of one stripe is the extra
+    // holder of the other stripe's record.
     assert_eq!(frames(&[0, 4]), (4, 4 * 8), "two records");
     assert_eq!(frames(&[1, 5, 9]), (6, 6 * 8), "three records");
 }
@@ -395,7 +396,7 @@ fn blocks_of_checksums_that_lie_side_by_side_are_saved_in_one_operation() {
     let drives = new_drives(&sim, 2, 40 * MIB, 4096);
     let group = Group::create_with(&sim, parity(Level::Raid1, 2), DEFAULT, drives, 1);
     let layout = superblock(&group.drives[0]).layout;
-    // The sums of 4 MiB are a block.
+    // The checksums of 4 MiB are a block.
     let write = |block: u64| {
         let write = group.leader().write(block * 4 * MIB, Buf::from(vec![1; BLOCK as usize]), false);
         sim.block_on(write).expect("writable");

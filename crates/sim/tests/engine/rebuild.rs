@@ -1,4 +1,4 @@
-//! A lost member comes back on another drive, whatever happens meanwhile.
+//! A lost member is rebuilt on another drive, with crashes and further faults meanwhile.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn redundant_shapes(strip: u64) -> Vec<Shape> {
     every_level(strip).into_iter().filter(|shape| shape.survives() > 0).collect()
 }
 
-/// Loses as many members as the level survives, none of `spared`, and reads everything.
+/// Loses as many members as the level survives, but none of `spared`, and reads everything.
 pub async fn verify_with_others_lost(group: &Group, model: &Model, rng: &mut Rng, spared: &[usize]) {
     let geometry = &group.leader().shared().geometry;
     let strips = geometry.strips();
@@ -64,8 +64,8 @@ fn a_hot_spare_replaces_a_lost_member_under_load() {
     }
 }
 
-/// A group with a spare that was stopped, and started again without one of its members. Gives that
-/// member, too.
+/// A group with a spare that was stopped, and started again without one of its members. Also
+/// returns that member.
 fn started_without_a_member(sim: &Sim, rng: &mut Rng) -> (Group, Model, usize) {
     let shape = *rng.pick(&redundant_shapes(8 * KIB));
     let members = usize::from(shape.members);
@@ -130,7 +130,7 @@ fn first_writes_discards_and_rewrites_race_a_rebuild() {
         let mut rng = sim.rng();
         let shape = *rng.pick(&shapes);
         let members = usize::from(shape.members);
-        // Room for three to a dozen units.
+        // Room for three to a dozen stripe groups.
         let bytes =
             196 * KIB + rng.range(3..13) * u64::from(shape.strip_bytes).max(128 * KIB / shape.data_per_set() as u64);
         let drives = new_drives(&sim, members, bytes / 4096 * 4096, 512);
@@ -235,7 +235,7 @@ fn a_spare_that_fails_gives_way_to_the_next() {
         sim.block_on(async {
             work(&group, &mut model, &mut rng, 30, 6).await;
             let lost = rng.index(members);
-            // The first spare is dead already or dies at once, the second in the middle.
+            // The first spare is dead already or dies at once, the second one fails in the middle.
             if rng.chance(1, 2) {
                 group.drives[members].fail();
             } else {
@@ -247,7 +247,7 @@ fn a_spare_that_fails_gives_way_to_the_next() {
             work(&group, &mut model, &mut rng, rounds, 4).await;
             group.leader().flush().await.expect("the others flush");
             until_in_sync(&group).await;
-            // The second spare may have been done before it was to fail: it shall not fail now.
+            // The second spare may have finished before its failure was due. It must not fail now.
             group.member(lost).fail_after(u64::MAX);
             verify_with_others_lost(&group, &model, &mut rng, &[lost]).await;
         });
@@ -321,7 +321,7 @@ fn a_rebuild_on_another_drive_starts_from_the_beginning() {
         let shape = shape(Level::Raid5, 4, None, None, None, 16 * KIB);
         let (group, mut model, lost) = half_rebuilt(&sim, shape, &mut rng, 2);
         let mut drives = if rng.chance(1, 2) { sim.block_on(group.stop()) } else { group.cut(&sim) };
-        // The half-rebuilt drive does not come back, nor does the first.
+        // Neither the half-rebuilt drive nor the first one comes back.
         drives.truncate(4);
         drives.remove(lost);
         let mut group = Group::open(&sim, drives, 2);
@@ -502,9 +502,9 @@ fn rebuilds_are_told_and_shown() {
 
 #[test]
 fn a_rebuild_that_stopped_at_an_unreadable_stripe_keeps_what_it_had_up_to_date() {
-    // The story: the rebuild stopped, the checkpoint stayed, and the units below it were no longer
-    // written on the new drive. After a restart the rebuild went on at the checkpoint, and the new
-    // drive was stale below it.
+    // Regression: the rebuild stopped, the checkpoint stayed, and the stripe groups below it were
+    // no longer written on the new drive. After a restart the rebuild went on at the checkpoint,
+    // and the new drive was stale below it.
     let mut stopped_later = 0;
     for seed in seeds(30) {
         let sim = Sim::new(seed);
@@ -532,7 +532,7 @@ fn a_rebuild_that_stopped_at_an_unreadable_stripe_keeps_what_it_had_up_to_date()
             assert_eq!(group.state(lost), MemberState::Rebuilding, "it could not end");
             let start = superblock(group.member((lost + 1) % 4)).rebuild.map_or(0, |rebuild| rebuild.next_zone);
             stopped_later += u64::from(start > 0);
-            // All of it anew, the unreadable place too.
+            // All data is written anew, including the unreadable place.
             rng.fill(&mut model.bytes);
             for at in (0..size).step_by(48 * KIB as usize) {
                 let new = model.bytes[at as usize..(at + 48 * KIB) as usize].to_vec();
@@ -598,9 +598,9 @@ fn two_interrupted_rebuilds_both_end_right() {
 
 #[test]
 fn a_syndrome_behind_the_checkpoint_of_a_drive_that_is_being_filled_is_right_after_a_crash() {
-    // The story (seed 504582): of a row whose only syndrome lay on such a drive nobody held a
-    // record. After a crash between the data and the syndrome, the rebuild went on behind the row,
-    // and the next lost member took a block along that no write had touched.
+    // Regression (seed 504582): the only parity of a stripe was on such a drive, so no member held
+    // a record. After a crash between the data and the parity, the rebuild went on behind the
+    // stripe, and the next lost member also lost a block that no write had touched.
     let shape = shape(Level::Raid5, 3, None, None, None, 4 * KIB);
     let syndrome = 2;
     let mut behind = 0;
@@ -627,7 +627,7 @@ fn a_syndrome_behind_the_checkpoint_of_a_drive_that_is_being_filled_is_right_aft
         let Some(checkpoint) = superblock(&drives[0]).rebuild else { continue };
         let group = Group::open(&sim, drives, 1);
         let geometry = group.leader().shared().geometry.clone();
-        // With one set and units of one zone, zones and units have the same numbers.
+        // With one set and stripe groups of one allocation chunk, both have the same numbers.
         let unit = UnitIndex(rng.below(checkpoint.next_zone.max(1)));
         let mut rows = geometry.row_ranges().map(|row| row.start).collect::<Vec<u64>>();
         rows.retain(|&x| usize::from(geometry.member(unit, x, syndrome).0) == lost);

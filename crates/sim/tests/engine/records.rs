@@ -1,4 +1,4 @@
-//! Records of the log that are in force and must not be applied any more.
+//! Log records that are in force and must not be applied any more.
 
 use drive::Buf;
 use format::CrashSafety;
@@ -8,8 +8,8 @@ use crate::group::*;
 
 #[test]
 fn a_zone_that_was_given_back_and_written_again_is_not_put_right_by_a_record_from_before() {
-    // A zone that is written for the first time again needs no record, so none would cover an older
-    // one.
+    // The first write of an allocation chunk needs no record. So after a discard no new record
+    // would cover an older one.
     let protections = [Protection::DEFAULT, Protection::plain(CrashSafety::On), Protection::plain(CrashSafety::Strict)];
     let shapes = every_level(16 * KIB).into_iter().filter(|shape| shape.survives() > 0);
     for (shape, seed) in shapes.flat_map(|shape| seeds(30).map(move |seed| (shape, seed))) {
@@ -28,7 +28,7 @@ fn a_zone_that_was_given_back_and_written_again_is_not_put_right_by_a_record_fro
             array.write(unit, Buf::from(model.bytes[range.clone()].to_vec()), true).await.expect("writable");
             array.flush().await.expect("flushes");
             for _ in 0..1 + rng.below(4) {
-                // Some blocks of it, with records: they say what the others were.
+                // Writes some blocks with records, which name the content of the others.
                 let start = unit + rng.below(unit_bytes / KIB) * KIB;
                 let len = (KIB * (1 + rng.below(32))).min(unit + unit_bytes - start);
                 let mut new = vec![0; len as usize];

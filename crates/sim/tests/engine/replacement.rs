@@ -1,5 +1,4 @@
-//! A member that works is copied to another drive, and the group has its full redundancy all the
-//! time.
+//! A working member is copied to another drive, and the group has its full redundancy all the time.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::rebuild::{until_in_sync, verify_with_others_lost};
 
 const MEMBER: MemberIndex = MemberIndex(1);
 
-/// A group with some data, and a drive for it that takes so long for each operation.
+/// A group with some data, and a drive for it that takes `nanos` for each operation.
 fn group_and_drive(sim: &Sim, rng: &mut Rng, shape: Shape, nanos: u64) -> (Group, Model, DriveId) {
     let bytes =
         196 * KIB + rng.range(3..13) * u64::from(shape.strip_bytes).max(128 * KIB / shape.data_per_set() as u64);
@@ -125,7 +124,7 @@ fn a_new_drive_that_fails_is_dropped_and_costs_nothing() {
             let rounds = 1 + rng.index(20);
             work(&group, &mut model, &mut rng, rounds, 4).await;
             group.jobs_end().await;
-            // Whichever came first; on the new drive the fault may have come after the switch.
+            // Either may come first. On the new drive the fault may have come after the switch.
             until_settled(&group).await;
             let dropped = group.events.borrow().iter().any(|event| matches!(event, Event::ReplaceStopped { .. }));
             if dropped {
@@ -141,7 +140,7 @@ fn a_new_drive_that_fails_is_dropped_and_costs_nothing() {
     }
 }
 
-/// A drive that never answers is noticed by whatever waits for it.
+/// Waits for an operation on every drive, so that a drive that never answers is noticed.
 async fn until_settled(group: &Group) {
     let _ = group.leader().flush().await;
 }
@@ -286,8 +285,8 @@ fn the_new_drive_of_one_member_is_no_spare_for_another() {
     });
 }
 
-/// What is written, while member 1 is copied to a new drive: some of it for the first time, some of
-/// it again, and flushed.
+/// Writes while member 1 is copied to a new drive: some for the first time, some over existing
+/// data, and flushed.
 fn copied_under_load(seed: u64, level: (Level, u16), safety: CrashSafety, crash: Step) -> Program {
     let setup = Setup {
         shape: shape(level.0, level.1, None, None, None, 8 * KIB),
@@ -375,7 +374,7 @@ fn a_small_write_costs_one_more_operation_while_its_member_is_copied() {
         let drives: Vec<u32> =
             sim.trace_take().iter().filter(|entry| is_it(entry)).map(|entry| entry.drive_index).collect();
         let index = |id: u16| group.drives[usize::from(id)].index();
-        // P and Q lie at the same place of their members.
+        // P and Q are at the same offset of their members.
         assert_eq!(drives.len(), 4, "{drives:?}");
         assert!(drives.contains(&index(MEMBER.0)) && drives.contains(&index(id.0)), "{drives:?}");
         group.jobs_end().await;

@@ -12,7 +12,7 @@ use crate::rebuild::{until_in_sync, verify_with_others_lost};
 
 const DRIVE_BYTES: u64 = 1536 * KIB;
 
-/// A shape of each kind: of one and of several sets, with units of one strip and of many.
+/// Shapes of each kind: with one and several sets, with stripe groups of one strip and of many.
 fn shapes() -> Vec<Shape> {
     vec![
         shape(Level::Raid1, 2, None, None, None, 64 * KIB),
@@ -26,7 +26,7 @@ fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// What was written to a drive between two of its bytes, in order of address.
+/// The writes to a drive between two of its bytes, in order of address.
 fn written(trace: &[TraceEntry], drive_index: u32, from: u64, to: u64) -> Vec<(u64, u64)> {
     let is_it = |entry: &&TraceEntry| {
         (entry.drive_index, entry.phase, entry.kind) == (drive_index, Phase::Done, OpKind::Write)
@@ -57,7 +57,7 @@ fn a_rebuild_that_was_interrupted_writes_everything_above_its_checkpoint_once_an
         let seconds = rng.range(12..30);
         sim.block_on(async {
             let leader = group.leader();
-            // Every zone is allocated: all of the new drive is to be written.
+            // Every allocation chunk is allocated, so all of the new drive is to be written.
             leader.write(0, Buf::from(model.bytes.clone()), false).await.expect("writable");
             leader.flush().await.expect("flushes");
             leader.fail_member(MemberIndex(lost as u16)).await.expect("one may be lost");
@@ -105,9 +105,9 @@ fn a_rebuild_that_was_interrupted_writes_everything_above_its_checkpoint_once_an
 
 #[test]
 fn nothing_is_written_after_a_stop_that_came_while_a_member_was_filled_or_a_scrub_ran() {
-    // The story: a rebuild that had written its last unit went on to the end after the group was
-    // stopped, and called the member in sync in the superblocks while the next assembly was reading
-    // them.
+    // Regression: a rebuild that had written its last stripe group went on to the end after the
+    // group was stopped, and marked the member in sync in the superblocks while the next assembly
+    // was reading them.
     let mut interrupted = 0;
     for seed in seeds(200) {
         let sim = Sim::new(seed);

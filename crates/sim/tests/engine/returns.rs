@@ -1,4 +1,4 @@
-//! A drive that left and comes back gets what it missed, and no more.
+//! A drive that left and comes back gets its dirty regions, and no more.
 
 use std::time::Duration;
 
@@ -30,17 +30,17 @@ fn filled(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Group, Model) {
     (group, model)
 }
 
-/// Pulls a member's drive: what is in its cache is lost, as chance has it.
+/// Pulls a member's drive. A random part of its cache is lost.
 async fn pull(group: &Group, member: usize, rng: &mut Rng) -> SimDrive {
     let drive = group.member(member);
     drive.fail();
     drive.power_cut(rng);
-    // Noticed at the latest by this.
+    // The flush notices it at the latest.
     group.leader().flush().await.expect("the others flush");
     drive.clone()
 }
 
-/// What the group said when a drive took a member's place: how much it missed.
+/// The missed bytes that the group reported when a drive took a member's slot.
 fn missed(group: &Group) -> Vec<Option<u64>> {
     let events = group.events.borrow();
     let started = |event: &Event| match event {
@@ -60,7 +60,7 @@ fn a_drive_that_was_pulled_under_load_gets_what_it_missed() {
         for _ in 0..1 + rng.index(3) {
             let lost = rng.index(usize::from(shape.members));
             let drive = sim.block_on(async {
-                // Written, and not flushed by everybody.
+                // Written, and not flushed on all members.
                 let rounds = rng.index(4);
                 work(&group, &mut model, &mut rng, rounds, 3).await;
                 let mut forks = (rng.fork(), rng.fork());
@@ -134,7 +134,7 @@ fn a_drive_that_was_written_elsewhere_is_filled_whole() {
     let shape = Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).expect("a shape");
     let (mut group, model) = filled(&sim, shape, &mut rng);
     let drive = sim.block_on(pull(&group, 1, &mut rng)).revive();
-    // Another machine runs the half that it has, and writes to it.
+    // Another machine runs its half of the mirror, and writes to it.
     let elsewhere = Group::open(&sim, vec![drive], 1);
     sim.block_on(async {
         elsewhere.leader().write(0, Buf::from(vec![1; 65536]), false).await.expect("half a mirror is enough");

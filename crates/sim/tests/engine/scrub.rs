@@ -1,5 +1,5 @@
-//! Bit rot is found, named where the syndromes can name it, and put right. What checksums add to
-//! that is in `checksums.rs`.
+//! Bit rot is found, located where parity can locate it, and repaired. Checksums are tested in
+//! `checksums.rs`.
 
 use array::{Event, JobState, MemberIndex, ScrubMode, UnitIndex};
 use drive::{Buf, DriveError, Env};
@@ -8,8 +8,8 @@ use sim::{OpKind, Rng, Sim};
 
 use crate::group::*;
 
-/// A group that was written all over. It has no checksums: what the syndromes alone can tell is
-/// looked at here.
+/// A group that was written all over. It has no checksums: these tests cover what parity alone can
+/// find.
 fn filled(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Group, Model) {
     let drives = new_drives(sim, usize::from(shape.members), 640 * KIB, 512);
     let group = Group::create_with(sim, shape, Protection::plain(CrashSafety::On), drives, 2);
@@ -19,7 +19,8 @@ fn filled(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Group, Model) {
     (group, model)
 }
 
-/// Damages a block of a member. Gives its member, its place on the member, and what it held.
+/// Damages a block of a member. Returns its member, its place on the member, and its earlier
+/// content.
 fn rot(group: &Group, rng: &mut Rng) -> (usize, u64, Vec<u8>) {
     let geometry = &group.leader().shared().geometry;
     let member = rng.index(group.drives.len());
@@ -180,7 +181,7 @@ fn a_lost_or_misdirected_write_is_found_and_repaired() {
 
 #[test]
 fn a_scrub_takes_no_read_that_fails_once_for_damage() {
-    // The story (seed 980): a block of checksums was read once, without a second attempt, and
+    // Regression (seed 980): a block of checksums was read once, without a second attempt, and
     // counted as unreadable.
     for member in 0..3 {
         let sim = Sim::new(member as u64);

@@ -1,5 +1,5 @@
-//! A scrub is paused, resumed, and taken up again after a crash: everything is compared, and what
-//! is found is counted once.
+//! A scrub is paused, resumed, and continued after a crash: everything is compared, and each
+//! finding is counted once.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn a_while(group: &Group, rng: &mut Rng) {
     group.env.sleep(Duration::from_micros(50 + rng.below(300))).await;
 }
 
-/// Until what was in flight when the scrub was paused has been noted.
+/// Waits until work that was in flight at the pause has been noted.
 async fn settle(group: &Group) {
     group.env.sleep(Duration::from_secs(1)).await;
 }
@@ -138,7 +138,7 @@ fn a_scrub_is_taken_up_after_a_crash_where_it_was_noted() {
                 settle(&group).await;
             }
             let progress = group.leader().scrub_progress().expect("it takes longer than that");
-            // Whoever keeps the note makes durable first what was put right before it.
+            // The caller that stores the progress flushes earlier repairs first.
             group.leader().flush().await.expect("durable");
             progress
         });
@@ -154,8 +154,8 @@ fn a_scrub_is_taken_up_after_a_crash_where_it_was_noted() {
             group.jobs_end().await;
             let job = job(&group);
             assert_eq!(job.state, JobState::Done);
-            // What was put right after the note was made is not found again; what is before it is
-            // not looked at.
+            // Repairs after the progress was noted are not found again. Data before that point is
+            // not compared again.
             assert!(job.found >= progress.found && job.found <= 6, "{progress:?} {job:?}");
             if paused {
                 assert_eq!((job.found, job.repaired), (6, 6), "nothing was in flight at the note");
@@ -207,7 +207,7 @@ fn a_paused_scrub_does_not_keep_a_resync_waiting() {
     });
 }
 
-/// A program that knows version 1 of the catalogue alone must not meet version 2: it would take an
+/// A program that knows only version 1 of the catalogue must not meet version 2: it would take an
 /// older copy.
 #[test]
 fn the_superblocks_announce_a_catalogue_of_version_2_before_it_is_written() {

@@ -1,4 +1,4 @@
-//! One shard or several: the same group.
+//! One shard or several: the behavior is the same.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -18,7 +18,7 @@ fn any_number_of_shards_holds_the_same_bytes() {
         let mut contents = Vec::new();
         for shards in 1..=4 {
             let sim = Sim::new(shards as u64);
-            // The same requests, whatever the number of shards.
+            // The same requests, with any number of shards.
             let mut rng = sim::Rng::new(77);
             let drives = new_drives(&sim, usize::from(shape.members), 512 * KIB, 512);
             let group = Group::create(&sim, shape, drives, shards);
@@ -35,7 +35,7 @@ fn any_number_of_shards_holds_the_same_bytes() {
                 same(&read, &bytes, 0);
             });
             let drives = sim.block_on(group.stop());
-            // It can be opened with another number of shards.
+            // The group can be opened with another number of shards.
             let group = Group::open(&sim, drives, 5 - shards);
             let read = sim.block_on(group.leader().read(0, BufMut::zeroed(bytes.len()))).expect("readable");
             same(&read, &bytes, 0);
@@ -86,7 +86,7 @@ fn a_stop_ends_requests_that_come_later_and_loses_none_that_was_answered() {
             assert_eq!(refused, Err(BlockError::Stopped));
             assert_eq!(sim.block_on(array.flush()), Err(BlockError::Stopped));
         }
-        // The process ends, and the power too: what was acknowledged was made durable.
+        // The process ends, then the power fails: acknowledged data is durable.
         sim.power_cut();
         let drives: Vec<_> = drives.iter().map(sim::SimDrive::reopen).collect();
         assert!(drives.iter().all(|drive| superblock(drive).clean), "{shape}");

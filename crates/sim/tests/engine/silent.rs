@@ -27,10 +27,10 @@ fn raid6() -> Shape {
     shape(Level::Raid6, 6, None, None, None, 16 * KIB)
 }
 
-/// What was asked, and how it was answered.
+/// The requests, and how they were answered.
 type Answers = Rc<RefCell<Vec<(&'static str, Result<(), BlockError>)>>>;
 
-/// What is asked of a group while a member is silent.
+/// The request that the group gets while a member is silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ask {
     Write,
@@ -56,7 +56,7 @@ const ASKS: [Ask; 9] = [
     Ask::Stop,
 ];
 
-/// Asks, and notes when there is an answer.
+/// Makes the request, and notes when there is an answer.
 fn ask(group: &mut Group, model: &mut Model, rng: &mut Rng, ask: Ask) -> Rc<Cell<bool>> {
     let answered = Rc::new(Cell::new(false));
     let (array, done) = (group.shards[group.shards.len() - 1].clone(), answered.clone());
@@ -113,7 +113,7 @@ fn a_member_that_never_answers_holds_up_nothing_for_longer_than_the_time_limit()
             if kind == Ask::Discard {
                 sim.run_for(SECOND);
                 assert!(answered.get(), "nothing is asked of the drives at once");
-                // The map is made durable, and the drives hear of it.
+                // The allocation map is made durable, which sends operations to the drives.
                 let flushed = ask(&mut group, &mut model, &mut rng, Ask::Flush);
                 sim.run_for(40 * SECOND);
                 assert!(flushed.get(), "seed {seed}");
@@ -122,7 +122,7 @@ fn a_member_that_never_answers_holds_up_nothing_for_longer_than_the_time_limit()
             let state = group.state(2);
             assert!(answered.get(), "{kind:?}, seed {seed}: no answer, member {state:?}");
             let touched = !matches!(kind, Ask::Write);
-            // A spare may have taken its place by now.
+            // A spare may have taken the member's place by now.
             let stays = group.leader().shared().slot(MemberIndex(2)).drive == array::DriveId(2);
             assert!(!touched || !stays || state != MemberState::InSync, "{kind:?}, seed {seed}: {state:?}");
             if kind == Ask::Stop {
@@ -154,8 +154,8 @@ fn without_a_time_limit_a_member_that_never_answers_holds_up_all_but_reads() {
     }
 }
 
-/// Reads every block of the group, each by a task of its own. Gives the answers so far, and how
-/// many blocks lie on other members than `member`.
+/// Reads every block of the group, each by a task of its own. Returns the number of answers so far,
+/// and how many blocks are on other members than `member`.
 fn read_all(group: &Group, model: &Model, member: u16) -> (Rc<Cell<u64>>, u64, u64) {
     let geometry = group.leader().shared().geometry.clone();
     let answered = Rc::new(Cell::new(0));
@@ -188,7 +188,7 @@ fn a_member_that_never_answers_holds_up_no_read() {
         assert_eq!(group.state(1), MemberState::InSync, "{shape}: a second is no failure");
         assert_eq!(group.leader().shared().errors(MemberIndex(1)), array::MemberErrors::default(), "{shape}");
         assert_eq!(group.leader().shared().counts().healed, 0, "{shape}: nothing is written back");
-        // What it was asked first is not answered within the time limit.
+        // The first requests to the member are not answered within the time limit.
         sim.run_for(60 * SECOND);
         let (answered, _, all) = read_all(&group, &model, 1);
         sim.run_for(SECOND);
@@ -241,7 +241,7 @@ fn a_member_that_is_needed_stays_and_is_waited_for() {
     assert_eq!(seen, [("flush", lost.clone()), ("read", lost)]);
     let (member, drive, cause) = (MemberIndex(1), array::DriveId(1), array::Cause::Silent { seconds: 30 });
     assert!(group.events.borrow().contains(&Event::MemberNeeded { member, drive, cause }));
-    // A whole stripe: a part of one would be read for first, and that fails.
+    // A whole stripe: a partial one needs reads first, and those fail.
     let stripe = geometry.stripe_data();
     let there = there / stripe * stripe;
     let bytes = vec![9; stripe as usize];
@@ -280,7 +280,7 @@ fn of_more_silent_members_than_the_level_survives_none_is_lost_for_good() {
         });
         sim.run_for(200 * SECOND);
         assert!(!done.get(), "seed {seed}");
-        // The superblocks cannot say that one failed before the other takes them.
+        // The superblocks cannot say that one member failed before the other takes them.
         group.drives[1].hang(false);
         group.drives[2].hang(false);
         sim.run_for(100 * SECOND);
@@ -318,7 +318,7 @@ fn a_member_that_never_answers_is_replaced_by_a_spare_under_load() {
             }
             assert_eq!(group.leader().shared().slot(MemberIndex(silent as u16)).drive.0 as usize, members);
             verify(&group, &model, &mut rng).await;
-            // What it was asked long ago may still reach it: nobody is there to see it.
+            // Old requests may still reach the member now. No task waits for their answers.
             group.drives[silent].hang(false);
             work(&group, &mut model, &mut rng, 10, 6).await;
             verify(&group, &model, &mut rng).await;
@@ -327,8 +327,8 @@ fn a_member_that_never_answers_is_replaced_by_a_spare_under_load() {
     }
 }
 
-/// Has every block of the group written, each by a request of its own, all at the same time. Gives
-/// how many were answered.
+/// Writes every block of the group, each by a request of its own, all at the same time. Returns how
+/// many were answered.
 fn write_all_at_once(group: &Group) -> (Rc<Cell<u64>>, u64) {
     let (answered, blocks) = (Rc::new(Cell::new(0)), group.size() / 4096);
     for block in 0..blocks {
@@ -352,7 +352,7 @@ fn a_member_that_is_slow_and_busy_is_never_lost_however_much_waits_in_its_queue(
         for slow in [0..1, 0..usize::from(shape.members)] {
             let sim = Sim::new(slow.end as u64);
             let group = Group::create(&sim, shape, new_drives(&sim, usize::from(shape.members), 8 * MIB, 512), 2);
-            // About a mebibyte a second in blocks of 4 KiB, and slower with more: one at a time.
+            // One operation at a time, 50 to 90 ms each: about 14 operations a second.
             for drive in &group.drives[slow.clone()] {
                 drive.set_channels(1);
                 drive.set_latency(Latency::between(50_000_000, 90_000_000));
@@ -395,7 +395,7 @@ fn a_slow_member_is_asked_for_a_few_seconds_of_work_at_a_time() {
         seconds += 1;
         assert!(seconds < 1000, "{} of {strips} are answered", answered.get());
     }
-    // Both shards together, and an operation without data now and then.
+    // In flight from both shards together, with an operation without data now and then.
     assert!((4 * MIB..9 * MIB).contains(&most), "{most} bytes of 32 MiB at once");
     assert!(group.all_in_sync());
 }

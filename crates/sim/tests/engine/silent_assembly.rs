@@ -12,7 +12,7 @@ const LIMIT: Nanos = 30_000_000_000;
 
 const SILENT: Refusal = Refusal::Drive(DriveError::Silent { seconds: 30 });
 
-/// A group with something on it, stopped in order.
+/// A group with some data, stopped in order.
 fn stopped(sim: &Sim, shape: Shape, spares: usize, rng: &mut Rng) -> (Vec<SimDrive>, Model) {
     let drives = new_drives(sim, usize::from(shape.members) + spares, 640 * KIB, 512);
     let group = Group::create(sim, shape, drives, 2);
@@ -25,7 +25,7 @@ fn survivable() -> impl Iterator<Item = Shape> {
     every_level(8 * KIB).into_iter().filter(|shape| shape.survives() > 0)
 }
 
-/// As many members of a set as the level can do without.
+/// As many members of a set as the level can lose.
 fn any_loss(shape: Shape, rng: &mut Rng) -> Vec<usize> {
     let mut members: Vec<usize> = (0..shape.members_per_set()).collect();
     rng.shuffle(&mut members);
@@ -77,8 +77,8 @@ enum Left {
     Killed,
 }
 
-/// Leaves a group, and assembles it while `member` falls silent after some operations. Gives how
-/// many it was asked meanwhile.
+/// Leaves a group, and assembles it while `member` falls silent after `after` operations. Returns
+/// how many operations the member got meanwhile.
 fn falls_silent(shape: Shape, left: Left, member: usize, after: Option<u64>) -> u64 {
     let sim = Sim::new(u64::from(shape.members));
     let mut rng = sim.rng();
@@ -113,7 +113,7 @@ fn falls_silent(shape: Shape, left: Left, member: usize, after: Option<u64>) -> 
     let mut group = Group::open(&sim, drives, 2);
     let (took, asked) = (sim.now() - began, silent.take_counts());
     let what = format!("{shape}, {left:?}, member {member} silent after {after:?}");
-    // The looks at what is in flight have an interval.
+    // The check of what is in flight runs at an interval.
     let limit = if silent.is_mute() { LIMIT + LIMIT / 10 } else { LIMIT / 10 };
     assert!(took < limit, "{what}: {} ms", took / 1_000_000);
     let is_in = group.state(member) == MemberState::InSync;
@@ -183,7 +183,7 @@ fn more_silent_members_than_the_level_survives_are_an_error_that_names_them_and_
             assert!(error.contains(&names_it), "{shape}: {error}");
         }
         drives.iter().for_each(SimDrive::unmute);
-        // One of them after the other: what is left of the level survives all but the last.
+        // One member after the other: the group survives the loss of all but the last.
         let assembly = look(&sim, &drives).expect("all members are there");
         silent.iter().for_each(|&member| drives[member].mute_after(0));
         let (env, members) = (sim.env(), in_machine(&drives));
@@ -203,7 +203,7 @@ fn a_spare_that_never_answers_is_not_waited_for_and_stays_a_spare() {
     let mut rng = sim.rng();
     let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
     let (drives, model) = stopped(&sim, shape, 1, &mut rng);
-    // When its superblock is read first, and when it is asked who it is.
+    // The spare falls silent when its superblock is first read, and when it is identified.
     for after in [0, 2] {
         drives[3].mute_after(after);
         let began = sim.now();
@@ -224,7 +224,7 @@ fn a_spare_that_never_answers_is_not_waited_for_and_stays_a_spare() {
 
 #[test]
 fn a_superblock_one_of_whose_copies_is_never_answered_is_not_believed() {
-    // The drive may be the newest, and what it is asked next would not be answered either.
+    // The drive may be the newest, and it would not answer the next operation either.
     let sim = Sim::new(4);
     let mut rng = sim.rng();
     let shape = shape(Level::Raid6, 4, None, None, None, 8 * KIB);

@@ -1,9 +1,9 @@
 //! Members that are slow, and members that do not answer.
 //!
-//! Drives here work on [`CHANNELS`] operations at a time, each 60 to 110 µs, one in 200 a quarter
-//! of a millisecond. *Half load* is half as many reads in flight as the members can work on
-//! together. With one member left alone, each of its reads costs one on every other (or on the
-//! other copy), so that half load is all that the others can do.
+//! Drives here work on [`CHANNELS`] operations at a time. Each takes 60 to 110 µs, one in 200 takes
+//! a quarter of a millisecond. *Half load* is half as many reads in flight as the members can work
+//! on together. When one member is avoided, each of its reads costs one on every other member (or
+//! on the other copy), so half load is all that the others can do.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -44,7 +44,7 @@ fn busy_group_of(sim: &Sim, shape: Shape, bytes: u64, shards: usize) -> Group {
     group
 }
 
-/// Times of reads, by `clients` that each make `count` of them, one after the other.
+/// The latencies of reads by `clients`, each of which makes `count` of them, one after the other.
 async fn reads(group: &Group, clients: usize, count: usize, rng: &mut Rng) -> Vec<Nanos> {
     reads_with_pauses(group, clients, count, Duration::ZERO, rng).await
 }
@@ -54,7 +54,7 @@ async fn reads_with_pauses(group: &Group, clients: usize, count: usize, pause: D
     requests_with_pauses(group, clients, count, pause, 0, rng).await
 }
 
-/// As [`reads_with_pauses`], but so many of ten requests are writes.
+/// As [`reads_with_pauses`], but `writes` of ten requests are writes.
 async fn requests_with_pauses(
     group: &Group,
     clients: usize,
@@ -104,19 +104,19 @@ fn half_load(shape: Shape) -> usize {
     usize::from(shape.members) * CHANNELS as usize / 2
 }
 
-/// What readers are protected from slow members by.
+/// The protection of readers from slow members.
 #[derive(Clone, Copy)]
 enum Protected {
-    /// Late reads are computed from the others, and slow members are left alone.
+    /// Late reads are computed from the others, and slow members are avoided.
     Whole,
-    /// Late reads are.
+    /// Only late reads are computed from the others.
     ByHedgingAlone,
-    /// All wait for whom they asked.
+    /// Every read waits for the member that it was sent to.
     Not,
 }
 
-/// The p99.9 of reads at half load on a healthy group, and from the moment on in which one member
-/// is 20 times slower; and what the run was.
+/// The p99.9 of reads at half load on a healthy group, and while one member is 20 times slower; and
+/// the fingerprint of the run.
 fn healthy_and_slow(shape: Shape, seed: u64, shards: usize, protected: Protected) -> (Nanos, Nanos, u64) {
     let sim = Sim::new(seed);
     let mut rng = sim.rng();
@@ -273,7 +273,7 @@ fn a_block_that_a_member_tries_long_to_read_and_cannot_is_counted_and_put_right(
     });
 }
 
-/// What the leader tells within `seconds` of light reading with one member 20 times slower.
+/// The leader's events within `seconds` of light reading with one member 20 times slower.
 fn events_of_a_slow_member(spares: usize, retire_slow: bool, seconds: usize) -> (Vec<Event>, Group, Sim) {
     let shape = shapes()[1];
     let sim = Sim::new(5);
@@ -331,7 +331,7 @@ fn a_member_that_stays_slow_gives_its_place_to_a_spare_if_asked() {
     assert_eq!(without, [Event::MemberSlow { member, drive }], "there is no spare to take its place");
 }
 
-/// The time within which nine of ten writes of a block are answered, one after the other.
+/// The p90 of the latency of block writes, one after the other.
 async fn writes_p90(group: &Group, rng: &mut Rng) -> Nanos {
     let mut times = Vec::new();
     for _ in 0..500 {
@@ -363,7 +363,7 @@ fn writes_wait_for_a_slow_member_until_it_is_retired() {
     assert!(kept > 4 * healthy, "nobody asked: {kept} ns beside {healthy} ns");
 }
 
-/// What is done in the background.
+/// The background job.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Job {
     /// A member is rebuilt on another drive.
@@ -371,15 +371,15 @@ enum Job {
     Scrub,
 }
 
-/// The p99 of users' requests, of ten of which so many are writes, beside a job, and how long that
-/// took. The drives work on two operations at a time.
+/// The p99 of users' requests beside a job, and how long the job took. `writes` of ten requests are
+/// writes. The drives work on two operations at a time.
 fn beside_users(job: Job, target: Option<Nanos>, clients: usize, writes: u64) -> (Nanos, Nanos) {
     let (p99, took, _) = said_beside_users(job, target, clients, writes);
     (p99, took)
 }
 
-/// As [`beside_users`], and what was said of the job meanwhile: its nanoseconds so far, and those
-/// that it has before it at its rate.
+/// As [`beside_users`], and the progress reports of the job meanwhile: its nanoseconds so far, and
+/// the remaining ones at its rate.
 fn said_beside_users(
     job: Job,
     target: Option<Nanos>,
@@ -451,9 +451,9 @@ fn background_work_keeps_users_below_their_target_where_the_drives_allow_it() {
 
 #[test]
 fn background_work_beside_users_says_when_it_ends() {
-    // The story: the rate was that of the last burst between two rests, or of a moment without one,
-    // and the time left went from seconds to minutes and back. Users who get no better than this
-    // leave the job its least share.
+    // Regression: the reported rate was that of the last burst between two pauses, or of a moment
+    // without a burst. So the remaining time jumped between seconds and minutes. The target here
+    // cannot be reached, so the job gets its minimum share.
     for job in [Job::Rebuild, Job::Scrub] {
         let (_, took, said) = said_beside_users(job, Some(250_000), 4, 3);
         assert!(took > 8_000_000_000, "{job:?}: {took} ns are over at once");
@@ -465,8 +465,9 @@ fn background_work_beside_users_says_when_it_ends() {
             count += 1;
         }
         println!("{job:?}: said {count} times, wrong by {worst} at most");
-        // How fast it gets on changes in its course, by what users' writes cost, up to twofold and
-        // a little with some seeds; the rates of the story were wrong by 3.8 and more.
+        // The job's speed changes in its course with the cost of users' writes, by a factor of two
+        // or a little more with some seeds. The rates of the regression were wrong by a factor of
+        // 3.8 and more.
         assert!(count > 100 && worst < 3.0, "{job:?}: said {count} times, wrong by {worst} at most");
     }
 }

@@ -1,5 +1,5 @@
-//! Blocks that nobody knows any more, after a power cut that took a member along: how many there
-//! may be, and that there are fewer of them only once that is durable.
+//! Blocks that are lost after a power cut that also took a member: how many there may be, and that
+//! the list shrinks only when that is durable.
 
 use array::LostRanges;
 use drive::{BlockError, Buf, BufMut, join_all};
@@ -33,7 +33,7 @@ fn written_with(sim: &Sim, shape: Shape, protection: Protection, drive_bytes: u6
     group
 }
 
-/// Writes every second stripe, 64 of them at a time, and flushes nothing.
+/// Writes every second stripe, 64 at a time, without a flush.
 async fn write_every_second_stripe(group: &Group, stripe: u64, bytes: u64) {
     let starts: Vec<u64> = (0..bytes).step_by(2 * stripe as usize).collect();
     for starts in starts.chunks(64) {
@@ -62,8 +62,8 @@ fn lost(group: &Group) -> &LostRanges {
 
 #[test]
 fn however_much_was_not_flushed_a_group_is_assembled_and_what_was_flushed_is_there() {
-    // The story: each stripe that was overwritten as a whole had a range of its own in the list of
-    // lost blocks, and where the list was full the group could not be assembled any more.
+    // Regression: each stripe that was overwritten as a whole had a range of its own in the list of
+    // lost blocks. When the list was full, the group could not be assembled any more.
     let shapes = [
         (shape(Level::Raid5, 3, None, None, None, 4 * KIB), 1),
         (shape(Level::Raid5, 3, None, None, None, 4 * KIB), 3),
@@ -101,8 +101,8 @@ fn however_much_was_not_flushed_a_group_is_assembled_and_what_was_flushed_is_the
 
 #[test]
 fn a_block_that_was_lost_and_written_again_stays_readable_however_many_ranges_that_makes() {
-    // The story: with too many ranges to list the write failed, yet the block counted as written:
-    // the next attempt succeeded, and after a restart the block was unreadable again.
+    // Regression: with too many ranges to list the write failed, yet the block counted as written.
+    // The next attempt succeeded, and after a restart the block was unreadable again.
     let sim = Sim::new(7);
     let shape = shape(Level::Raid5, 3, None, None, None, 64 * KIB);
     let stripe = 128 * KIB;
@@ -114,7 +114,7 @@ fn a_block_that_was_lost_and_written_again_stays_readable_however_many_ranges_th
     let before = lost(&group).ranges();
     let (mut back, mut refused) = (Vec::new(), Vec::new());
     sim.block_on(async {
-        // Every second block: each that comes back cuts a range in two.
+        // Every second block: each block that is written again splits a range in two.
         for (offset, len) in before {
             for at in (offset + 4096..offset + len).step_by(8192) {
                 match group.leader().write(at, Buf::from(vec![NEW; 4096]), false).await {
@@ -138,7 +138,7 @@ fn a_block_that_was_lost_and_written_again_stays_readable_however_many_ranges_th
         for &at in &back {
             assert!(read(&group, at).await.is_ok_and(|read| read[0] == NEW), "{at} was written");
         }
-        // Whole ranges can always be written, and then there is room.
+        // A whole range can always be written, and then there is room.
         for (offset, len) in lost(&group).ranges() {
             group.leader().write(offset, Buf::from(vec![NEW; len as usize]), false).await.expect("writable");
         }
@@ -148,10 +148,10 @@ fn a_block_that_was_lost_and_written_again_stays_readable_however_many_ranges_th
 
 #[test]
 fn what_more_faults_than_are_promised_leave_unknown_is_listed_and_the_group_is_assembled() {
-    // The story: a record of strict safety holds what its write wants in the row and the syndromes.
-    // With as many members lost as the level survives and a medium that cannot be read beside them,
-    // a strip that nobody was writing could not be computed, and the group was never started again,
-    // because of one block.
+    // Regression: a record of strict safety holds the new content of its write, in the stripe and
+    // in the parity. With as many members lost as the level survives and an unreadable medium
+    // beside them, a strip that was not being written could not be computed. Because of this one
+    // block the group was never started again.
     let shapes = [shape(Level::Raid5, 4, None, None, None, 4 * KIB), shape(Level::Raid6, 5, None, None, None, 4 * KIB)];
     // Two of three strips.
     const WRITTEN: u64 = 8192;

@@ -1,5 +1,5 @@
-//! Groups that cannot be started: their drives fail meanwhile, or none of them can read what the
-//! group needs to know.
+//! Groups that cannot be started: their drives fail meanwhile, or no drive can read a structure
+//! that the group needs.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ fn crashed(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Vec<SimDrive>, Shared) {
     (group.cut(sim), history)
 }
 
-/// Reads everything after the crash, as often as the group is started. What one member lacked while
-/// the others still were there may be lost.
+/// Reads everything after the crash, at each start of the group. Data that one member lacked while
+/// the others were still there may be lost.
 fn check(sim: &Sim, shape: Shape, drives: Vec<SimDrive>, history: &Shared, rng: &mut Rng) {
     let group = Group::open(sim, drives, 2);
     let lost: Vec<Loss> = (0..usize::from(shape.members)).map(Loss::in_power_cut).collect();
@@ -41,8 +41,8 @@ fn check(sim: &Sim, shape: Shape, drives: Vec<SimDrive>, history: &Shared, rng: 
     sim.block_on(verify_latest(&group, history, rng));
 }
 
-/// All cables come off during each attempt to start a group, later every time. Gives how often it
-/// was about to start.
+/// All cables come off during each attempt to start a group, later every time. Returns how often an
+/// attempt failed when the group was about to start.
 fn falls_apart(shape: Shape, seed: u64) -> u64 {
     let sim = Sim::new(seed);
     let mut rng = sim.rng();
@@ -89,7 +89,7 @@ fn a_moment_without_any_drive_while_a_group_is_started_costs_nothing_that_was_ac
             let (drives, history) = crashed(&sim, shape, &mut rng);
             drives.iter().for_each(|drive| drive.set_latency(Latency::between(10_000, 100_000)));
             let group = loop {
-                // Of any magnitude, so that some moments are as short as an operation.
+                // The times have any magnitude, so that some are as short as an operation.
                 let (begin, end) = (rng.range(16..24), rng.range(12..20));
                 let (begin, end) = (rng.below(1 << begin), rng.below(1 << end));
                 let errors = if rng.chance(1, 2) { 0 } else { rng.range(2..200) };
@@ -124,7 +124,7 @@ fn a_moment_without_any_drive_while_a_group_is_started_costs_nothing_that_was_ac
     assert!(refused > 0, "no attempt met it");
 }
 
-/// Where on a member a structure lies.
+/// The place of a structure on a member.
 type Place = fn(&Layout) -> std::ops::Range<u64>;
 
 const STRUCTURES: [(&str, Place); 3] = [
@@ -153,7 +153,7 @@ fn what_no_member_can_read_stops_the_assembly_and_is_not_taken_for_nothing() {
             sim.block_on(work(&group, &mut model, &mut rng, 10, 4));
             let drives = sim.block_on(group.stop());
             sim.kill_tasks();
-            // One that can is enough.
+            // One member that can read the structure is enough.
             let able = rng.below(members as u64) as usize;
             let damage = |drive: &SimDrive| drive.media_error(place(&superblock(drive).layout));
             drives.iter().enumerate().filter(|(member, _)| *member != able).for_each(|(_, drive)| damage(drive));
@@ -163,7 +163,7 @@ fn what_no_member_can_read_stops_the_assembly_and_is_not_taken_for_nothing() {
             sim.kill_tasks();
             drives.iter().for_each(damage);
             match sim.block_on(Group::try_open(sim.env(), drives, 2)) {
-                // Without a log nothing is ever listed.
+                // Without a log no range is ever listed.
                 Ok(_) if shape.survives() == 0 && name == "list of lost blocks" => {}
                 Err(AssembleError::Unreadable(what)) => assert_eq!(what, name, "{shape}"),
                 Err(other) => panic!("{shape}: {other}"),

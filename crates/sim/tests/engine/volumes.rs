@@ -1,4 +1,4 @@
-//! Volumes over a group: in one piece or in several, resized and deleted while they are used.
+//! Volumes over a group: with one extent or several, resized and deleted while they are used.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ fn raid5() -> Shape {
 
 #[test]
 fn nothing_of_a_volume_that_shrinks_or_goes_arrives_in_the_space_of_another() {
-    // The story: a write that lies in several pieces goes to one after the other. The last one
-    // arrived when its space was another volume's.
+    // Regression: a write to several extents goes to one after the other. The last part arrived
+    // when its space already belonged to another volume.
     for seed in seeds(20) {
         for goes in [false, true] {
             let sim = Sim::new(seed);
@@ -54,11 +54,12 @@ fn nothing_of_a_volume_that_shrinks_or_goes_arrives_in_the_space_of_another() {
                     true => volume.close().await,
                     false => volume.resize(64 * KIB, vec![extent(0, 64 * KIB)]).await,
                 }
-                // What is the space of another one now.
+                // This space belongs to another volume now.
                 let other = vec![0x11; 64 * KIB as usize];
                 group.leader().write(256 * KIB, Buf::from(other.clone()), false).await.expect("writable");
                 let (written, zeroed) = answered.await.expect("answered");
-                // Whole, or refused as beyond the end: it came before or after.
+                // The request succeeds, or is refused as out of range: it came before or after the
+                // change.
                 for result in [written, zeroed] {
                     assert!(matches!(result, Ok(()) | Err(BlockError::OutOfRange { .. })), "{result:?}");
                 }
@@ -69,7 +70,7 @@ fn nothing_of_a_volume_that_shrinks_or_goes_arrives_in_the_space_of_another() {
     }
 }
 
-/// A volume, where it lies, and what it holds.
+/// A volume, its extents, and its content.
 struct Known {
     volume: Direct<SimEnv>,
     extents: Vec<ExtentRecord>,
@@ -121,7 +122,7 @@ fn volumes_in_many_pieces_read_back_exactly_while_they_are_resized_beside_each_o
         let sim = Sim::new(seed);
         let group = group(&sim, raid5());
         let mut rng = sim.rng();
-        // So little that volumes soon lie in pieces.
+        // So little space that volumes soon have several extents.
         let space = Space { capacity_bytes: 512 * KIB, align_bytes: 8 * KIB };
         let mut volumes: Vec<Known> = Vec::new();
         let mut pieces_most = 0;
@@ -153,7 +154,7 @@ fn volumes_in_many_pieces_read_back_exactly_while_they_are_resized_beside_each_o
                         };
                         let Some(extents) = extents else { continue };
                         if size > known.bytes.len() as u64 {
-                            // What is new to it may hold what another one left there.
+                            // The new part may still hold data of another volume.
                             for part in beyond(&extents, &known.extents) {
                                 group.leader().discard(part.start_byte, part.len_bytes).await.expect("discards");
                             }
@@ -178,7 +179,7 @@ fn volumes_in_many_pieces_read_back_exactly_while_they_are_resized_beside_each_o
     }
 }
 
-/// The parts of `new` that do not lie in `old`.
+/// The parts of `new` that are not in `old`.
 fn beyond(new: &[ExtentRecord], old: &[ExtentRecord]) -> Vec<ExtentRecord> {
     let blocks = |extents: &[ExtentRecord]| -> Vec<u64> {
         extents.iter().flat_map(|part| (part.start_byte..part.start_byte + part.len_bytes).step_by(BLOCK)).collect()
@@ -217,8 +218,8 @@ fn fast_zeroes_over_several_pieces_are_refused_as_a_whole() {
         let data = vec![0x77; 512 * KIB as usize];
         volume.write(0, Buf::from(data.clone()), false).await.expect("writable");
         let fast = WriteZeroes { fua: false, keep_allocated: false, only_fast: true };
-        // The first piece is whole zones, which are given back; of the second one only a sector is
-        // asked for.
+        // The first extent is whole allocation chunks, which are discarded. The request covers only
+        // a sector of the second one.
         assert_eq!(volume.write_zeroes(0, 256 * KIB + 4096, fast).await, Err(BlockError::NotFast));
         let read = volume.read(0, BufMut::zeroed(data.len())).await.expect("readable");
         assert!(*read == data[..], "what was refused has changed something");

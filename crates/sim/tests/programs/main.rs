@@ -13,7 +13,7 @@ use sim::{Broken, OpKind};
 
 mod outages;
 
-/// Drive operations that the random programs of a test run amount to at least.
+/// The random programs of a test run amount to at least this many drive operations.
 const OPERATIONS_MIN: u64 = 10_000_000;
 
 #[test]
@@ -64,7 +64,7 @@ fn programs_stay_within_what_is_promised_also_while_they_are_shrunk() {
         Step::Work(asks) => asks.iter().any(|ask| ask.request == Request::Discard),
         _ => false,
     };
-    // As if a discard after a power cut were a bug.
+    // A made-up failure: a program fails if it has a discard after a power cut.
     let fails = |program: &Program| {
         assert!(is_promised(program));
         let first = program.steps.iter().position(cut);
@@ -85,9 +85,9 @@ fn programs_stay_within_what_is_promised_also_while_they_are_shrunk() {
 
 #[test]
 fn which_of_two_lost_members_gets_the_only_spare_is_the_groups_choice() {
-    // The story (seeds 502556 and 505243): a second member was lost before a spare had taken the
-    // first one's place, and the group gave the spare to the second. The ledger went on as if the
-    // first had it, and so did the end of the run.
+    // Regression (seeds 502556 and 505243): a second member was lost before a spare had taken the
+    // first one's place, and the group gave the spare to the second. The ledger, and the end of the
+    // run, assumed that the first member had it.
     let write = |start, len, fua, pause_us| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us };
     let of = |seed, level, members, sets, steps| {
         program(seed, shape(level, members, None, None, sets, 4096), Protection::plain(CrashSafety::On), 4096, steps)
@@ -122,8 +122,8 @@ fn which_of_two_lost_members_gets_the_only_spare_is_the_groups_choice() {
     ];
     for program in programs {
         execute(&program, false);
-        // Once it is settled, either place can be the one that is still free: no set may lose
-        // another member.
+        // After the group has settled, either place can be the one that is still free. So no set
+        // may lose another member.
         let settled = |more: Step| {
             let steps = program.steps.iter().cloned().chain([Step::Settle, more]).collect();
             is_promised(&Program { steps, ..program.clone() })
@@ -137,9 +137,10 @@ fn which_of_two_lost_members_gets_the_only_spare_is_the_groups_choice() {
 
 #[test]
 fn a_durable_block_is_not_rolled_back_to_an_older_whole_record_when_its_own_record_is_lost() {
-    // The story (seed 700453): with crash safety strict, a stripe was written whole, then one block
-    // of it with FUA. The second record lay with the syndrome only. Its member was lost in a crash,
-    // and the first record, which lay with the data strips too, was rolled forward over the block.
+    // Regression (seed 700453): with crash safety strict, a stripe was written whole, then one
+    // block of it with FUA. The second record was on the parity member only. That member was lost
+    // in a crash, and the first record, which was on the data members too, was rolled forward over
+    // the block.
     let write =
         |start, len| Step::Work(vec![Ask { request: Request::Write { fua: true }, start, len, shard: 0, pause_us: 0 }]);
     for member in 0..3 {
@@ -156,7 +157,7 @@ fn a_durable_block_is_not_rolled_back_to_an_older_whole_record_when_its_own_reco
     }
 }
 
-/// A program on small drives that answer at once.
+/// A program on small drives that complete each operation immediately.
 fn program(seed: u64, shape: Shape, protection: Protection, sector_bytes: u32, steps: Vec<Step>) -> Program {
     let (drive_bytes, pace) = (512 * 1024, Pace::Immediate);
     let setup = Setup {
@@ -175,9 +176,9 @@ fn program(seed: u64, shape: Shape, protection: Protection, sector_bytes: u32, s
 
 #[test]
 fn a_read_that_fails_once_during_an_assembly_costs_no_member() {
-    // The story (seed 704308): the power failed while a superblock was being written, which tore
-    // one of its two copies. The first read of the other failed when the group was assembled again,
-    // was not tried again, and the member was refused.
+    // Regression (seed 704308): the power failed while a superblock was being written, which tore
+    // one of its two copies. At the next assembly the first read of the other copy failed, it was
+    // not retried, and the member was refused.
     let work = Step::Work(vec![
         Ask { request: Request::Discard, start: 0, len: 512, shard: 0, pause_us: 352 },
         Ask { request: Request::Write { fua: false }, start: 4096, len: 512, shard: 0, pause_us: 495 },
@@ -194,7 +195,7 @@ fn a_read_that_fails_once_during_an_assembly_costs_no_member() {
     let plain = Protection::plain(CrashSafety::On);
     let shape = shape(Level::Raid7, 5, None, None, None, 4096);
     execute(&program(704_308, shape, plain, 512, steps.clone()), false);
-    // Wherever the recovery before was cut off.
+    // The earlier recovery is cut off at every possible operation.
     for ops in 0..80 {
         let mut steps = steps.clone();
         steps[1] = Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![8, ops] };
@@ -206,10 +207,10 @@ fn a_read_that_fails_once_during_an_assembly_costs_no_member() {
 
 #[test]
 fn a_frame_of_the_log_that_a_drive_lost_is_not_needed_after_a_scrub() {
-    // The story (seed 707880): of the record of a write one drive lost its part without a word. The
-    // write was flushed, and a scrub found all strips right; but after a power cut the record did
-    // not count for want of that part, and an older whole one of the same blocks was rolled forward
-    // over what it had written.
+    // Regression (seed 707880): one drive silently lost its frame of a write's record. The write
+    // was flushed, and a scrub found all strips right. After a power cut the record did not count,
+    // because of the missing frame, and an older whole record of the same blocks was rolled forward
+    // over the newer data.
     let write = |start, len, pause_us| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us };
     let shape = shape(Level::Raid60, 8, None, None, Some(2), 4096);
     for member in 0..8 {
@@ -224,8 +225,8 @@ fn a_frame_of_the_log_that_a_drive_lost_is_not_needed_after_a_scrub() {
 
 #[test]
 fn checksums_that_a_drive_lost_are_known_again_after_a_scrub() {
-    // The story (seed 805517): the write that a drive lost was that of its checksums, which nobody
-    // missed as long as they were in memory, not even a scrub.
+    // Regression (seed 805517): a drive lost the write of its checksums. They were still in memory,
+    // so the loss went unnoticed, even by a scrub.
     let write = Ask { request: Request::Write { fua: false }, start: 0, len: 512, shard: 0, pause_us: 0 };
     for member in 0..5 {
         let steps = vec![
@@ -241,8 +242,7 @@ fn checksums_that_a_drive_lost_are_known_again_after_a_scrub() {
 
 #[test]
 fn a_killed_process_loses_nothing_that_was_acknowledged_whatever_members_go_with_it() {
-    // Nothing of this was flushed: first writes, zeroes over what was written, and space that was
-    // given back.
+    // None of this was flushed: first writes, zeroes over written data, and discarded space.
     let ask = |request, start, len| Ask { request, start, len, shard: 0, pause_us: 0 };
     let write = |start, len| ask(Request::Write { fua: false }, start, len);
     let zeroes = |start, len| ask(Request::WriteZeroes { fua: false, keep: false }, start, len);
@@ -273,10 +273,10 @@ fn a_killed_process_loses_nothing_that_was_acknowledged_whatever_members_go_with
 
 #[test]
 fn a_power_cut_while_a_member_is_leaving_that_is_there_afterwards_costs_nothing() {
-    // The story: of stripes that were written whole and not flushed, a seal said on the members
-    // that they need no recovery before the superblocks said that a member had left. The power
-    // failed in between. The member was there again, without what its cache had had, and what
-    // another one held was computed from that.
+    // Regression: stripes were written whole and not flushed. A checkpoint record said on the
+    // members that these stripes need no recovery, before the superblocks said that a member had
+    // left. The power failed in between. The member was there again, without the content of its
+    // cache, and the strips of another member were computed from its stale ones.
     let ask = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
     let shape = shape(Level::Raid6, 5, None, None, None, 4096);
     for protection in [Protection::plain(CrashSafety::On), Protection::DEFAULT] {
@@ -302,8 +302,8 @@ fn a_power_cut_while_a_member_is_leaving_that_is_there_afterwards_costs_nothing(
 
 #[test]
 fn what_was_answered_before_a_member_left_is_there_after_a_power_cut_flushed_or_not() {
-    // The story (seed 3000839): the checksums of the member that left could not be saved, of
-    // course, so nothing was sealed.
+    // Regression (seed 3000839): the checksums of the member that left could not be saved, so no
+    // checkpoint record was written.
     let ask = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
     for shape in every_level(4096).into_iter().filter(|shape| shape.survives() > 0) {
         // A stripe of each set.
@@ -311,7 +311,7 @@ fn what_was_answered_before_a_member_left_is_there_after_a_power_cut_flushed_or_
         let write = || Step::Work(vec![ask(2 * row, row, false)]);
         for protection in [Protection::plain(CrashSafety::On), Protection::DEFAULT] {
             for member in 0..usize::from(shape.members) {
-                // Dead in the middle of a write, or before anybody asks it for something.
+                // The member dies in the middle of a write, or before it gets another request.
                 for (after, notices) in [(0, write()), (1, write()), (5, write()), (0, Step::Verify)] {
                     let steps = vec![
                         Step::Work(vec![ask(0, 3 * row, true)]),
@@ -331,8 +331,8 @@ fn what_was_answered_before_a_member_left_is_there_after_a_power_cut_flushed_or_
 
 #[test]
 fn a_process_that_is_killed_when_a_member_has_refused_its_superblock_loses_nothing() {
-    // The story: the others had theirs, and what was kept of the group was for the superblocks
-    // before and those after.
+    // Regression: the other members had taken their superblocks, and the warm-restart state was
+    // valid for the superblocks before and those after this change.
     let ask = |request, start, len| Ask { request, start, len, shard: 0, pause_us: 0 };
     let shape = shape(Level::Raid6, 5, None, None, None, 4096);
     for after in 0..60 {
@@ -350,9 +350,9 @@ fn a_process_that_is_killed_when_a_member_has_refused_its_superblock_loses_nothi
 
 #[test]
 fn of_two_flushes_at_the_same_time_each_seals_what_was_settled_when_it_began() {
-    // The story (seed 3012419): two components of a write found that their records named a member
+    // Regression (seed 3012419): two components of a write found that their records named a member
     // that had left. The one whose flush began first counted the other's record as open, and the
-    // one that came second found nothing left to be sealed.
+    // second one found nothing left for a checkpoint record.
     let ask = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
     for level in [Level::Raid5, Level::Raid6] {
         let shape = shape(level, 5, None, None, None, 32 * 1024);
@@ -373,9 +373,9 @@ fn of_two_flushes_at_the_same_time_each_seals_what_was_settled_when_it_began() {
 
 #[test]
 fn a_process_that_is_killed_with_a_thousand_writes_under_way_loses_nothing() {
-    // The story: more records were open than the memory that outlives a process has places for, so
-    // all counted as open. A whole stripe that was acknowledged meanwhile was listed as lost with a
-    // member that was lost, since its record has no checksums.
+    // Regression: more records were open than the warm-restart state has places for, so all counted
+    // as open. A whole stripe was acknowledged meanwhile. Its record has no checksums, so with a
+    // lost member the stripe was listed as lost.
     const UNIT: u64 = 128 * 1024;
     const STRIPE: u64 = 8 * 1024;
     let ask = |start, len, pause_us| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us };
@@ -398,8 +398,8 @@ fn a_process_that_is_killed_with_a_thousand_writes_under_way_loses_nothing() {
 
 #[test]
 fn a_write_without_syndromes_over_zones_of_which_one_is_new_is_there_as_a_whole() {
-    // The story (seed 338): the first of a strip's zones had been written before, so the write went
-    // straight to the member, and the second one still counted as never written.
+    // Regression (seed 338): the first allocation chunk of a strip had been written before, so the
+    // write went straight to the member, and the second chunk still counted as never written.
     let ask = |start, len| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us: 0 };
     let shape = shape(Level::Raid0, 4, None, None, None, 64 * 1024);
     for zones_before in 0..16u64 {
@@ -430,7 +430,7 @@ fn members_that_never_answer_again_are_as_good_as_lost_through_crashes_restarts_
                     Step::Restart { without: vec![], shards: 2 },
                     write(),
                 ]);
-                // Late answers, to who does not ask any more.
+                // Late answers arrive when no request waits for them any more.
                 steps.extend([Step::Return { member: 0 }, write(), crash(), write(), Step::Verify]);
                 let one = program(after, shape, Protection::DEFAULT, 4096, steps);
                 execute(&Program { setup: Setup { pace: Pace::Usual, ..one.setup }, ..one.clone() }, false);
@@ -445,9 +445,9 @@ fn members_that_never_answer_again_are_as_good_as_lost_through_crashes_restarts_
 
 #[test]
 fn a_member_that_dies_in_the_middle_of_a_start_is_one_of_which_the_group_may_not_know() {
-    // The story (seed 4482): the group was assembled before the member was dead, which the model
-    // held for noticed. Then another one failed for a moment and was let go of, and that was one
-    // too many.
+    // Regression (seed 4482): the group was assembled before the member was dead, and the model
+    // assumed that the group had noticed the death. Then another member failed for a moment and was
+    // dropped, which was one too many.
     let shape = shape(Level::Raid5, 4, None, None, None, 4096);
     let ask = Ask { request: Request::Write { fua: false }, start: 0, len: 512, shard: 0, pause_us: 0 };
     let after = |after| {
@@ -465,9 +465,9 @@ fn a_member_that_dies_in_the_middle_of_a_start_is_one_of_which_the_group_may_not
 
 #[test]
 fn a_member_that_is_silent_in_the_middle_of_a_recovery_costs_no_more_than_one_that_was_lost_in_the_power_cut() {
-    // The story (seed 2499): a member fell silent in a recovery for longer than it may be; the
-    // recovery listed blocks of it as lost that were in flight at the power cut, and was cut off
-    // itself. The model knew of members that are away as a start begins only.
+    // Regression (seed 2499): a member was silent during a recovery for longer than the limit. The
+    // recovery listed blocks of it as lost that were in flight at the power cut, and was itself cut
+    // off. The model only knew of members that are away when a start begins.
     let ask = |request, start, len| Step::Work(vec![Ask { request, start, len, shard: 0, pause_us: 0 }]);
     let raid7 = shape(Level::Raid7, 5, None, None, None, 4096);
     let silent = Step::Outage { members: vec![4], how: Broken::Silent, at_start: false, after: 19, us: 33_781_338 };

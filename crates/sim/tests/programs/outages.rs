@@ -1,4 +1,4 @@
-//! Ways to drives that fail for a while.
+//! All paths to the drives fail for a while.
 
 use format::{CrashSafety, Level, Shape};
 use sim::engine::history::Request;
@@ -9,16 +9,16 @@ use sim::{Broken, OpKind};
 
 use crate::program;
 
-/// All ways to the members fail at the same time, for `us`.
+/// All paths to the members fail at the same time, for `us`.
 fn outage(shape: &Shape, how: Broken, at_start: bool, after: u64, us: u64) -> Step {
     Step::Outage { members: (0..usize::from(shape.members)).collect(), how, at_start, after, us }
 }
 
 #[test]
 fn a_moment_without_any_drive_in_the_middle_of_a_write_harms_no_block_that_was_not_written() {
-    // The story: a write failed with its strips old on some members and new on others, and nothing
-    // put the stripe right: the group went on with all of its members. When one of them was lost
-    // later, blocks that nobody had written were computed from the mixture.
+    // Regression: a write failed with its strips old on some members and new on others, and the
+    // stripe was not repaired: the group went on with all of its members. When a member was lost
+    // later, blocks that the write had not touched were computed from the mixture.
     let ask = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
     let off = Protection::plain(CrashSafety::Off);
     for protection in
@@ -30,7 +30,8 @@ fn a_moment_without_any_drive_in_the_middle_of_a_write_harms_no_block_that_was_n
                     Step::Work(vec![ask(0, 64 * 1024, true)]),
                     outage(&shape, Broken::Errors, false, after, 300),
                     Step::Work(vec![ask(4096, 4096, false), ask(20 * 1024, 12 * 1024, true)]),
-                    // At the end everything is read without as many members as the level survives.
+                    // At the end everything is read with as many members lost as the level
+                    // survives.
                     Step::Settle,
                 ];
                 let program = program(after, shape, protection, 4096, steps);
@@ -43,8 +44,8 @@ fn a_moment_without_any_drive_in_the_middle_of_a_write_harms_no_block_that_was_n
 
 #[test]
 fn a_moment_without_any_drive_takes_no_member_out_of_its_group() {
-    // The story: superblocks were written that said who had left, and nobody was heard to have
-    // taken them, so nobody left. Some members had them all the same, and the next assembly
+    // Regression: superblocks were written that said which members had left. No drive acknowledged
+    // them, so no member left. Some drives had stored them all the same, and the next assembly
     // believed those.
     let ask = |start, len| Ask { request: Request::Write { fua: true }, start, len, shard: 0, pause_us: 0 };
     for shape in every_level(4096).into_iter().filter(|shape| shape.survives() > 0) {
@@ -67,9 +68,10 @@ fn a_moment_without_any_drive_takes_no_member_out_of_its_group() {
 
 #[test]
 fn a_group_without_any_drive_for_a_moment_is_one_group_when_it_is_assembled_again() {
-    // The story (seed 900298): the drives came back one by one while superblocks were tried that
-    // said who had left. One had a superblock in which it went on alone, another a newer one
-    // likewise, and the group counted as divided between those.
+    // Regression (seed 900298): the drives came back one by one, while the group tried to write
+    // superblocks that said which members had left. One drive stored a superblock in which it goes
+    // on alone, another stored a newer one of that kind, and the group counted as divided between
+    // the two.
     let ask = |start, len| Ask { request: Request::Write { fua: true }, start, len, shard: 0, pause_us: 150 };
     let work = (0..12).map(|index| ask(index * 64 * 1024, 4096)).collect::<Vec<_>>();
     let mirrors = [
@@ -93,9 +95,9 @@ fn a_group_without_any_drive_for_a_moment_is_one_group_when_it_is_assembled_agai
 
 #[test]
 fn a_kill_after_a_moment_without_any_drive_costs_nothing_that_was_acknowledged() {
-    // The story (seeds 18471, 22450): superblocks were tried twice that nobody was heard to have
-    // taken, and the first of them was on the drives. What is kept over a kill counted for the
-    // epochs before and after it, but not for that one.
+    // Regression (seeds 18471, 22450): the group tried twice to write superblocks and saw no
+    // acknowledgment, but the first attempt was on the drives. The warm-restart state was valid for
+    // the epochs before and after that attempt, but not for its epoch.
     let ask = |request, start| Ask { request, start, len: 512, shard: 0, pause_us: 0 };
     let write = || Step::Work(vec![ask(Request::Write { fua: false }, 0)]);
     for (level, members, sets) in [(Level::Raid50, 6, Some(2)), (Level::Raid5, 4, None), (Level::Raid1, 3, None)] {
@@ -115,9 +117,8 @@ fn a_kill_after_a_moment_without_any_drive_costs_nothing_that_was_acknowledged()
 
 #[test]
 fn a_moment_without_any_drive_as_a_spare_takes_its_place_leaves_superblocks_that_can_be_written() {
-    // The story (seed 22812): the place of a member that was not there had no drive's identity any
-    // more, and was called faulty all the same. No such superblock may be written, and the program
-    // ended.
+    // Regression (seed 22812): the slot of an absent member had no drive identity any more, but was
+    // marked faulty. Such a superblock must not be written, and the program ended.
     let shape = shape(Level::Raid7, 7, None, None, None, 4096);
     let write =
         || Step::Work(vec![Ask { request: Request::Write { fua: false }, start: 0, len: 512, shard: 0, pause_us: 0 }]);
@@ -136,8 +137,8 @@ fn a_moment_without_any_drive_as_a_spare_takes_its_place_leaves_superblocks_that
 
 #[test]
 fn a_rebuild_goes_on_after_a_moment_without_any_drive() {
-    // The story: it stopped since too little could be read, and was not begun again before the
-    // group was.
+    // Regression: the rebuild stopped because too little could be read, and was not started again
+    // until the group was restarted.
     let ask = |start, len| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us: 0 };
     for shape in every_level(4096).into_iter().filter(|shape| shape.survives() > 0) {
         for after in [0, 5, 20, 60] {
@@ -180,9 +181,10 @@ fn drives_that_are_away_while_a_group_is_started_cost_nothing_that_was_acknowled
 
 #[test]
 fn a_member_that_was_away_while_a_recovery_was_cut_off_has_no_part_in_the_next_one() {
-    // The story (seed 41358): a record was not complete on a member that was pulled as the group
-    // was started after a kill. So it was applied, on all others, until that was cut off by another
-    // kill. With the member back the record was dropped, and the row was half new.
+    // Regression (seed 41358): a record was not complete on a member that was pulled while the
+    // group was started after a kill. So recovery applied the record to all other members, until
+    // another kill cut that off. When the member was back, the record was dropped, and the stripe
+    // was half new.
     let ask = |request, start, len| Ask { request, start, len, shard: 0, pause_us: 0 };
     let write = |start, len| ask(Request::Write { fua: false }, start, len);
     let shape = shape(Level::Raid7, 7, None, None, None, 4096);
@@ -215,9 +217,9 @@ fn a_member_that_was_away_while_a_recovery_was_cut_off_has_no_part_in_the_next_o
 
 #[test]
 fn a_strip_that_could_not_be_read_when_it_was_written_costs_none_that_was_being_rebuilt() {
-    // The story (seed 71942): it was restated in the only base syndrome, although it was written in
-    // place as well. After a power cut another member was still being filled, whose strip could not
-    // be computed then.
+    // Regression (seed 71942): a strip that could not be read was carried in the only partial
+    // parity, although it was written in place as well. After a power cut another member was still
+    // being rebuilt, and its strip could not be computed.
     let ask = |request, start, pause_us| Ask { request, start, len: 512, shard: 0, pause_us };
     let shape = shape(Level::Raid5, 5, None, None, None, 8192);
     for after in 0..6 {
@@ -243,9 +245,9 @@ fn a_strip_that_could_not_be_read_when_it_was_written_costs_none_that_was_being_
 
 #[test]
 fn no_member_leaves_while_those_that_stay_cannot_flush() {
-    // The story (seeds 6265, 22745): of more members than the level survives, that were out of
-    // reach for a moment, those left whose turn it was. The others had not been flushed, and after
-    // a power cut blocks could not be computed of rows in which several strips were gone.
+    // Regression (seeds 6265, 22745): more members than the level survives were unreachable for a
+    // moment. Those whose turn came first left the group. The others had not been flushed, and
+    // after a power cut blocks of stripes with several lost strips could not be computed.
     let ask = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
     let shape = shape(Level::Raid6, 6, None, None, None, 4096);
     for members in [vec![0, 1, 5], vec![0, 4, 5], vec![1, 2, 3]] {
@@ -266,9 +268,9 @@ fn no_member_leaves_while_those_that_stay_cannot_flush() {
 
 #[test]
 fn a_log_that_cannot_be_read_for_a_moment_during_a_recovery_costs_no_block() {
-    // The story (seed 247161): a record had been found, and its payload could not be read a moment
-    // later. The drive was back for everything else, and a block of a member that was lost counted
-    // as unknown, since nothing else told what it was.
+    // Regression (seed 247161): a record had been found, and its payload could not be read a moment
+    // later. The drive was back for everything else. A block of a lost member counted as unknown,
+    // since nothing but the record said what it was.
     let write = |start, fua| Ask { request: Request::Write { fua }, start, len: 512, shard: 0, pause_us: 0 };
     let shape = shape(Level::Raid5, 3, None, None, None, 65536);
     for seed in 247150..247190 {
@@ -288,9 +290,9 @@ fn a_log_that_cannot_be_read_for_a_moment_during_a_recovery_costs_no_block() {
 
 #[test]
 fn a_member_that_was_about_to_leave_and_stays_costs_no_strip_of_another() {
-    // The story (seed 271620): records of that moment took the strips of a member for lost that was
-    // called in sync afterwards all the same. With another member lost, those of two were missing,
-    // and the row could not be computed.
+    // Regression (seed 271620): records of that moment counted the strips of the leaving member as
+    // lost, but the member was then marked in sync after all. With another member lost, the strips
+    // of two members were missing, and the stripe could not be computed.
     let ask = |request, start: u64, len: u64, pause_us| Ask { request, start, len, shard: 0, pause_us };
     let write = |start, len, pause_us| ask(Request::Write { fua: false }, start, len, pause_us);
     let shape = shape(Level::Raid5, 5, None, None, None, 4096);
@@ -322,9 +324,9 @@ fn a_member_that_was_about_to_leave_and_stays_costs_no_strip_of_another() {
 
 #[test]
 fn a_whole_record_has_strips_that_could_not_be_read_as_well() {
-    // The story (seeds 260140, 276556): restated, such a strip took the only syndrome of a row of
-    // which another strip was on a member that was still being filled. The row could not be
-    // computed, and the group was never started again.
+    // Regression (seeds 260140, 276556): such a strip was carried in parity and took the only
+    // parity of a stripe of which another strip was on a member that was still being rebuilt. The
+    // stripe could not be computed, and the group never started again.
     let write = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
     let shape = shape(Level::Raid5, 5, None, None, None, 8192);
     for (start, after) in (0..14).flat_map(|strip| (0..8).map(move |after| (strip * 8192, after))) {
@@ -344,9 +346,9 @@ fn a_whole_record_has_strips_that_could_not_be_read_as_well() {
 
 #[test]
 fn a_write_that_came_to_no_end_keeps_its_record_while_the_group_is_out_of_reach() {
-    // The story (seed 439423): the next write needed room in the log, found that the one before
-    // could not be written again yet, and gave its record up. Only memory told what its strips were
-    // to be, and a kill took that: they could not be computed.
+    // Regression (seed 439423): the next write needed room in the log, found that the previous
+    // write could not be retried yet, and dropped its record. Only memory then had the intended
+    // content of its strips. A kill lost that, and the strips could not be computed.
     let ask = |request, start, len| Ask { request, start, len, shard: 0, pause_us: 0 };
     let shape = shape(Level::Raid5, 5, None, None, None, 4096);
     for seed in 439420..439440 {
@@ -371,10 +373,9 @@ fn a_write_that_came_to_no_end_keeps_its_record_while_the_group_is_out_of_reach(
 
 #[test]
 fn a_strip_that_cannot_be_read_for_a_moment_costs_no_strip_of_a_member_that_is_being_filled() {
-    // The story (seed 504183): the record took the strip for one whose content is in the syndromes
-    // alone, as with a defect of the medium. A recovery, which does not believe the member that is
-    // being filled, had two strips to compute from one syndrome, though the first could be read
-    // again.
+    // Regression (seed 504183): the record treated the strip as carried in parity only, as with a
+    // media defect. A recovery does not trust the member that is being rebuilt. So it had two
+    // strips to compute from one parity, though the first strip could be read again.
     let ask = |request, start_kib: u64, len_kib: u64, pause_us| Ask {
         request,
         start: start_kib << 10,
@@ -406,9 +407,9 @@ fn a_strip_that_cannot_be_read_for_a_moment_costs_no_strip_of_a_member_that_is_b
 
 #[test]
 fn checksums_that_a_kill_took_are_computed_anew_also_of_members_that_are_out_of_reach_for_a_moment() {
-    // The story (seed 705700): what could not be read of a zone kept the checksums that it had,
-    // which were those of nothing, as with a defect of the medium. Its members were back a moment
-    // later, and nothing of it was believed.
+    // Regression (seed 705700): the unreadable part of an allocation chunk kept its checksums, as
+    // with a media defect. These were the checksums of data that did not exist. The members were
+    // back a moment later, and none of their data was trusted.
     let write = Ask { request: Request::Write { fua: false }, start: 0, len: 4096, shard: 0, pause_us: 0 };
     let shape = shape(Level::Raid60, 8, None, None, Some(2), 4096);
     for (seed, after) in (0..4).flat_map(|seed| (0..40).map(move |after| (seed, after))) {

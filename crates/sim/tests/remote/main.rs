@@ -1,5 +1,5 @@
-//! Groups with members on shelves: the real engine and the real initiator, over a network that does
-//! what networks do. A test's name is the promise it checks.
+//! Groups with members on shelves: the real engine and the real initiator, over a simulated network
+//! with delays, cuts and resets. A test's name is the promise it checks.
 
 mod members;
 mod splits;

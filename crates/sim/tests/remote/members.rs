@@ -1,4 +1,4 @@
-//! Members on shelves, beside a model that knows every byte.
+//! Members on shelves, compared with a model that knows every byte.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,8 +14,8 @@ use crate::group::*;
 
 const DRIVE_BYTES: u64 = MIB;
 
-/// A group on two shards whose members are each on a shelf of its own, with `addresses` addresses,
-/// if `remote` says so.
+/// A group on two shards. Each member for which `remote` returns true is on a shelf of its own with
+/// `addresses` addresses.
 fn group(sim: &Sim, shape: Shape, remote: impl Fn(usize) -> bool, addresses: usize) -> (Group, Vec<Option<Shelf>>) {
     let drives = new_drives(sim, usize::from(shape.members), DRIVE_BYTES, 512);
     let mut ways = Ways::default();
@@ -34,7 +34,7 @@ fn raid5() -> Shape {
     shape(Level::Raid5, 3, None, None, None, 4 * KIB)
 }
 
-/// Does something from time to time.
+/// Runs `what` at random times.
 async fn buggify(env: &SimEnv, rng: &mut Rng, times: usize, pause: Duration, mut what: impl FnMut(&mut Rng)) {
     for _ in 0..times {
         env.sleep(Duration::from_nanos(rng.below(pause.as_nanos() as u64))).await;
@@ -52,14 +52,14 @@ async fn until_in_sync(group: &Group) {
     panic!("the group is not in sync after 500 s: {:?}, {:?}", group.leader().status(), group.events.borrow());
 }
 
-/// Everything can be read from the members of `remote`, and as many others as are needed.
+/// Everything can be read from member `remote`, with another member lost.
 async fn verify_from(group: &Group, model: &Model, rng: &mut Rng, remote: usize) {
     let lost = (0..group.leader().shared().slots().count()).find(|member| *member != remote).expect("there are others");
     group.member(lost).fail();
     verify(group, model, rng).await;
 }
 
-/// Bytes of a member in the units that hold what the model says was changed.
+/// Bytes of a member in the stripe groups that hold the changes in the model.
 fn changed_bytes(group: &Group, model: &Model) -> u64 {
     let geometry = &group.leader().shared().geometry;
     let unit_of = |offset: u64| geometry.place(offset).unit.0;
@@ -69,7 +69,7 @@ fn changed_bytes(group: &Group, model: &Model) -> u64 {
     units.len() as u64 * geometry.unit
 }
 
-/// How much each drive missed that came back. `None`: it was filled whole.
+/// How much each returning drive missed. `None`: it was rebuilt completely.
 fn missed(group: &Group) -> Vec<Option<u64>> {
     let started = |event: &Event| match event {
         Event::RebuildStarted { missed_bytes, .. } => Some(*missed_bytes),
@@ -114,25 +114,25 @@ fn a_cut_member_leaves_after_its_time_and_gets_what_it_missed_and_no_more() {
         let mut model = Model::new(group.size());
         let address = &shelves[1].as_ref().expect("it has one").addresses()[0];
         let network = sim.network();
-        // What may be missed at most, of each time.
+        // The upper limit of missed bytes, for each round.
         let mut most = Vec::new();
         sim.block_on(async {
-            // A superblock that is on its way when a member is cut off makes a stranger of its
-            // drive: it is filled whole.
+            // If a member is cut off while a superblock is in flight, its drive becomes unknown to
+            // the group and is rebuilt completely.
             work(&group, &mut model, &mut rng, 3, 3).await;
             for round in 0..2 {
-                // What was written before is there.
+                // Earlier writes are on all members.
                 group.leader().flush().await.expect("nobody is away");
                 model.changed.clear();
                 let mut forks = (rng.fork(), rng.fork());
-                // In one direction or in both: the shelf goes on executing, or its host hears of
-                // nothing.
+                // In one direction or in both: the shelf continues to execute commands, or its
+                // answers do not reach the host.
                 let ways = *rng.pick(&[&[Way::ToTarget][..], &[Way::ToHost], &[Way::ToTarget, Way::ToHost]]);
                 let split = async {
                     group.env.sleep(Duration::from_nanos(forks.0.below(3_000_000))).await;
                     ways.iter().for_each(|way| network.cut(address, *way));
                 };
-                // Much or little.
+                // Much work or little.
                 let rounds = 1 + rng.index(15);
                 both(split, work(&group, &mut model, &mut forks.1, rounds, 4)).await;
                 assert!(round > 0 || sim.now() < 60_000_000_000, "requests waited for {} ns", sim.now());
@@ -150,7 +150,7 @@ fn a_cut_member_leaves_after_its_time_and_gets_what_it_missed_and_no_more() {
                 until_in_sync(&group).await;
                 verify(&group, &model, &mut rng).await;
             }
-            // Nothing that was on its way for long comes now.
+            // Nothing that was delayed for long arrives any more.
             group.env.sleep(Duration::from_secs(60)).await;
             verify_from(&group, &model, &mut rng, 1).await;
         });
@@ -180,7 +180,7 @@ fn a_cut_member_that_missed_one_write_gets_one_unit() {
             group.leader().write(0, Buf::from(model.bytes.clone()), false).await.expect("writable");
             group.leader().flush().await.expect("flushes");
             ways.iter().for_each(|way| network.cut(address, *way));
-            // It waits until the member has left.
+            // The write waits until the member has left.
             let write = async {
                 group.leader().write(0, Buf::from(vec![9; 4096]), false).await.expect("the others take it");
             };
@@ -219,7 +219,7 @@ fn a_shelf_that_lost_power_has_what_was_answered() {
                 let failure = async {
                     group.env.sleep(Duration::from_nanos(forks.0.below(4_000_000))).await;
                     shelf.power_cut(&mut forks.0);
-                    // It is back within the time for which a member may be out of reach.
+                    // The shelf is back within the time for which a member may be unreachable.
                     group.env.sleep(Duration::from_millis(forks.0.below(4000))).await;
                     shelf.start();
                 };
@@ -286,8 +286,8 @@ fn one_of_two_paths_may_be_cut() {
     }
 }
 
-/// A group under load whose connections are reset, to a shelf that keeps the order of changes, or
-/// does not.
+/// A group under load whose connections are reset. The shelf keeps the order of changes, or does
+/// not.
 fn reset_under_load(seed: u64, keeps_order: bool) {
     let sim = Sim::new(seed);
     let mut rng = sim.rng();
@@ -303,7 +303,7 @@ fn reset_under_load(seed: u64, keeps_order: bool) {
         let resets = buggify(&group.env, &mut forks.0, 40, Duration::from_millis(70), |_| {
             network.connections(&shelf.addresses()[0]).iter().for_each(SimConnection::reset);
         });
-        // The same block again and again.
+        // The same block is written again and again.
         let data_start = group.leader().shared().geometry.data_start;
         let writes = async {
             for round in 1..40 {
@@ -339,7 +339,7 @@ fn a_killed_process_and_a_split_lose_nothing() {
         let address = &shelves[1].as_ref().expect("it has one").addresses()[0];
         let network = sim.network();
         sim.block_on(work(&group, &mut model, &mut rng, 10, 4));
-        // Much is on its way that nobody waits for when the process is killed.
+        // Many writes are in flight, with no task waiting for them, when the process is killed.
         let array = group.leader().clone();
         let bytes = model.bytes.clone();
         sim.env().spawn(async move {

@@ -1,4 +1,4 @@
-//! A drive on a shelf, and a network that splits: what arrives late changes nothing.
+//! A drive on a shelf, and a network that splits: late commands change nothing.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::group::{both, seeds};
 
 const KEEP_ALIVE: Duration = Patience::USUAL.keep_alive;
 
-/// A drive on a shelf with so many addresses.
+/// A drive on a shelf with `addresses` addresses.
 fn shelf(sim: &Sim, addresses: usize) -> (Shelf, SimDrive) {
     let drive = SimDrive::new(&sim.env(), "far", 1 << 20, 4096);
     (Shelf::new(sim, "shelf", std::slice::from_ref(&drive), addresses), drive)
@@ -33,7 +33,7 @@ async fn write(drive: &Namespace<SimEnv>, byte: u8) {
     Drive::write(drive, 0, data(byte), false).await.expect("it is there again in time");
 }
 
-/// What is in the first block, in the end.
+/// The final content of the first block.
 fn first_block(sim: &Sim, drive: &SimDrive) -> u8 {
     sim.run_for(Duration::from_secs(60));
     let bytes = drive.read_raw(0, 4096);
@@ -45,7 +45,7 @@ async fn ms(env: &SimEnv, ms: u64) {
     Env::sleep(env, Duration::from_millis(ms)).await;
 }
 
-/// When a controller is given up at the earliest after a command that is not answered.
+/// The earliest time at which a controller is given up after a command without an answer.
 const GIVEN_UP_MS: u64 = 3 * KEEP_ALIVE.as_millis() as u64;
 
 /// The connections of the admin queue and of the I/O queue, if there is one controller.
@@ -54,7 +54,7 @@ fn queues(sim: &Sim, shelf: &Shelf) -> [SimConnection; 2] {
     connections.try_into().unwrap_or_else(|all: Vec<_>| panic!("{} connections", all.len()))
 }
 
-/// Writes, and tells when that is answered, however it is.
+/// Writes, and reports the result when there is one.
 fn write_aside(env: &SimEnv, drive: &Namespace<SimEnv>, byte: u8) -> Receiver<Result<(), DriveError>> {
     let (drive, (answer, answered)) = (drive.clone(), oneshot());
     Env::spawn(env, async move { answer.send(Drive::write(&drive, 0, data(byte), false).await) });
@@ -63,16 +63,16 @@ fn write_aside(env: &SimEnv, drive: &Namespace<SimEnv>, byte: u8) -> Receiver<Re
 
 #[test]
 fn a_write_that_a_split_delayed_does_not_overwrite_a_newer_one() {
-    // The story: the keep alive timer runs from the last command that arrived, and one that was
-    // sent before a controller was given up can arrive almost a keep alive time later. What had
-    // been sent with it could be executed after the wait of one such time, that is, after the write
-    // had been sent again and answered.
+    // Regression: the keep alive timer runs from the last command that arrived. A command that was
+    // sent before a controller was given up can arrive almost a keep alive time later. Other
+    // commands sent with it could be executed after a wait of one such time, that is, after the
+    // write had been retried and acknowledged.
     for seed in seeds(2000) {
         let sim = Sim::new(seed);
         let (shelf, far) = shelf(&sim, 2);
         let (env, network, mut rng) = (sim.env(), sim.network(), sim.rng());
         sim.block_on(async {
-            // The second path is not there before the first write is on its way.
+            // The second path is not available before the first write is in flight.
             let [first, second] = [&shelf.addresses()[0], &shelf.addresses()[1]];
             network.cut(second, Way::ToTarget);
             let drive = connect(&env, &shelf).await;
@@ -82,7 +82,7 @@ fn a_write_that_a_split_delayed_does_not_overwrite_a_newer_one() {
             io.stall(Way::ToTarget, Duration::from_millis(GIVEN_UP_MS + rng.below(12_500)));
             let answered = write_aside(&env, &drive, 2);
             network.heal_all(second);
-            // Nothing is acknowledged any more, and what was lost before arrives at last.
+            // Acknowledgments no longer arrive, and delayed commands finally do.
             ms(&env, GIVEN_UP_MS - 500 + rng.below(1500)).await;
             network.cut(first, Way::ToHost);
             network.cut(first, Way::ToTarget);
@@ -97,8 +97,8 @@ fn a_write_that_a_split_delayed_does_not_overwrite_a_newer_one() {
 
 #[test]
 fn a_drive_is_closed_only_when_no_controller_that_it_ever_had_executes_something() {
-    // The story: the last controller was waited for, and not the one before, whose write was still
-    // on its way.
+    // Regression: closing waited for the last controller, but not for the one before, whose write
+    // was still in flight.
     for seed in seeds(500) {
         let sim = Sim::new(seed);
         let (shelf, far) = shelf(&sim, 1);
@@ -111,7 +111,7 @@ fn a_drive_is_closed_only_when_no_controller_that_it_ever_had_executes_something
             let answered = write_aside(&env, &drive, 2);
             ms(&env, GIVEN_UP_MS - 1000).await;
             admin.stall(Way::ToTarget, Duration::from_millis(rng.below(5000)));
-            // There is another controller soon, through other connections.
+            // Soon there is another controller, through other connections.
             ms(&env, 1500 + rng.below(2000)).await;
             drive.close().await;
             drop(drive);

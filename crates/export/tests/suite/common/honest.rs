@@ -1,4 +1,4 @@
-//! A host that does no harm, beside those that do.
+//! A well-behaved host, beside hostile ones.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,32 +10,32 @@ use nvme::host::{Blocks, io};
 
 use super::nvme::{BLOCK, BOTH, Controller, Queue, pattern, wish};
 
-/// A host that reads what it has written all the time, until it is asked how that went.
+/// A host that writes and reads back all the time, until the test collects the result.
 pub struct Honest {
     go_on: Arc<AtomicBool>,
-    /// How long the rounds took that were had alone.
+    /// How long the rounds before the disturbance took.
     alone: Vec<Duration>,
     /// How long each round took since then.
     thread: JoinHandle<Vec<Duration>>,
 }
 
-/// Rounds, a write and a read each, that are had before anybody disturbs.
+/// Rounds, a write and a read each, before the disturbance begins.
 const ROUNDS_ALONE: u32 = 200;
 
-/// Rounds at least while somebody does: some may come after it.
+/// Minimum of rounds beside the disturbance. Some of them may come after it.
 const ROUNDS_MIN: u32 = 20;
 
-/// While somebody disturbs, half of the rounds are done in so many times what half of them took
-/// before, or in this time: one takes some 100 us, and other tests and other programs have the
-/// processors, too.
+/// During the disturbance, the median of the rounds may be `SLOWER_MAX` times the earlier median,
+/// or `MEDIAN_MAX`. A round takes some 100 us, and other tests and programs use the processors,
+/// too.
 const SLOWER_MAX: u32 = 20;
 const MEDIAN_MAX: Duration = Duration::from_millis(50);
 
-/// Of a hundred rounds all but one are done in this time, and all where there are fewer. A machine
-/// with much else to do took 0.3 s.
+/// Of a hundred rounds all but one end within this time; with fewer rounds, all do. A busy machine
+/// took 0.3 s.
 const ROUND_MAX: Duration = Duration::from_secs(1);
 
-/// A write of a pattern, and a read that has to give it.
+/// Writes a pattern, reads it back and compares.
 fn round(queue: &mut Queue, number: u32) -> Duration {
     let start = Instant::now();
     let place = Blocks { nsid: 1, first: u64::from(number % 100 * 8), count: 8 };
@@ -46,7 +46,7 @@ fn round(queue: &mut Queue, number: u32) -> Duration {
     start.elapsed()
 }
 
-/// The time in which so many of a hundred are done.
+/// The time in which `percent` of a hundred rounds are done.
 fn percentile(took: &mut [Duration], percent: usize) -> Duration {
     took.sort_unstable();
     took[(took.len() * percent / 100).min(took.len() - 1)]
@@ -62,8 +62,8 @@ impl Honest {
         let thread = std::thread::spawn(move || {
             let mut took = Vec::new();
             for number in 0.. {
-                // However late this thread begins, and however soon the others have done their
-                // worst.
+                // At least `ROUNDS_MIN` rounds, even if this thread begins late and the others are
+                // done early.
                 if number >= ROUNDS_MIN && !asked.load(Ordering::Relaxed) {
                     break;
                 }

@@ -22,11 +22,11 @@ use nbd::client::{self, Reply};
 use nbd::wire::{opt, rep};
 use runtime::{Config, Listener, Runtime, ShardEnv};
 
-/// How long a test waits for what has to happen. Build machines are slow at times.
+/// How long a test waits for an event that must happen. Build machines are slow at times.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Reads what is there, and waits until something is. A call with a time limit is not taken up
-/// again by itself when the process was stopped and goes on.
+/// Reads the available bytes, and waits if there are none. A call with a time limit is not
+/// restarted by itself when the process was stopped and continues.
 pub fn read_some(stream: &mut impl Read, into: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match stream.read(into) {
@@ -80,7 +80,7 @@ impl Volume {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Every request fails like this, or none.
+    /// Every request fails with this error; with `None`, no request does.
     pub fn fail(&self, error: Option<BlockError>) {
         *self.shared.error.lock().unwrap() = error;
     }
@@ -90,7 +90,7 @@ impl Volume {
         self.shared.in_flight.load(Ordering::SeqCst)
     }
 
-    /// The most there have ever been.
+    /// The most requests that were in the volume at a time.
     pub fn in_flight_max(&self) -> usize {
         self.shared.in_flight_max.load(Ordering::SeqCst)
     }
@@ -219,7 +219,7 @@ impl Served {
         self.directory.join("nbd.sock")
     }
 
-    /// What clients of other makers call an export.
+    /// The URI of an export for third-party clients.
     pub fn uri(&self, name: &str) -> String {
         format!("nbd+unix:///{name}?socket={}", self.socket().display())
     }
@@ -243,16 +243,16 @@ pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// A client that sends what it likes.
+/// A client that sends arbitrary bytes.
 pub struct Raw {
     pub stream: UnixStream,
-    /// Length of the reads under way, by cookie.
+    /// Length of the reads in flight, by cookie.
     reads: std::collections::HashMap<u64, usize>,
     pending: Vec<u8>,
 }
 
 impl Raw {
-    /// After the greeting and the client's flags.
+    /// Connects, up to the greeting and the client's flags.
     pub fn connect(path: &Path) -> Raw {
         let mut stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -263,7 +263,7 @@ impl Raw {
         Raw { stream, reads: Default::default(), pending: Vec::new() }
     }
 
-    /// In the transmission phase of an export.
+    /// Connects, up to the transmission phase of an export.
     pub fn on(path: &Path, name: &str, structured: bool) -> Raw {
         let mut raw = Raw::connect(path);
         if structured {
@@ -324,7 +324,7 @@ impl Raw {
         }
     }
 
-    /// The error of the next reply, whatever its form; 0 if it has none.
+    /// The error of the next reply, in any form. 0 if it has none.
     pub fn error(&mut self) -> u32 {
         match self.reply() {
             Reply::Simple { error, .. } => error,
@@ -341,7 +341,7 @@ impl Raw {
     }
 }
 
-/// Whether a tool is installed; says so if it is not.
+/// Whether a tool is installed. Prints a message if it is not.
 pub fn has(tool: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|paths| std::env::split_paths(&paths).any(|path| path.join(tool).is_file()));
@@ -351,7 +351,7 @@ pub fn has(tool: &str) -> bool {
     found
 }
 
-/// A Python that knows libnbd; says so if there is none. Debian's module belongs to Debian's
+/// A Python that has libnbd. Prints a message if there is none. Debian's module belongs to Debian's
 /// interpreter.
 pub fn python_with_libnbd() -> Option<&'static str> {
     let knows = |python: &&str| {
@@ -364,7 +364,7 @@ pub fn python_with_libnbd() -> Option<&'static str> {
     python
 }
 
-/// Runs a program to its end within two minutes, and shows what it said if it failed.
+/// Runs a program for at most two minutes, and shows its output if it failed.
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = output(program, arguments);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -377,7 +377,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     text
 }
 
-/// As [`run`], whether it fails or not.
+/// As [`run`], for programs that may fail.
 pub fn output(program: &str, arguments: &[&str]) -> Output {
     Command::new("timeout").arg("120").arg(program).args(arguments).output().unwrap()
 }

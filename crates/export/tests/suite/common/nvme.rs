@@ -1,5 +1,5 @@
-//! An NVMe/TCP target for tests, and a host that waits for its answers, made of the host's machine
-//! of the crate `nvme`.
+//! An NVMe/TCP target for tests, and a blocking host for it, made of the host state machine of the
+//! crate `nvme`.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Write};
@@ -33,7 +33,7 @@ pub const BOTH: Digests = Digests { header: true, data: true };
 /// CC.EN and the sizes of entries, as hosts set them.
 pub const ENABLED: u32 = 1 | 6 << 16 | 4 << 20;
 
-/// The subsystem that everything here is offered in.
+/// The subsystem of all namespaces here.
 pub fn subsystem() -> Nqn {
     Nqn::of_uuid(&[0x5B; 16])
 }
@@ -43,12 +43,12 @@ pub fn host(number: u8) -> Host {
     Host { nqn: format!("nqn.2026-11.com.example:host-{number}").parse().unwrap(), id: [number; 16] }
 }
 
-/// Only these hosts.
+/// Access for these hosts only.
 pub fn only(hosts: &[u8]) -> Hosts {
     Hosts::Only(hosts.iter().map(|number| host(*number).nqn.to_string()).collect())
 }
 
-/// A portal that is served at an address of its own. Stops when it is dropped.
+/// A portal that is served at an address of its own. It stops when it is dropped.
 pub struct Target<B = Volume> {
     runtime: Option<Runtime>,
     pub portal: Portal<B>,
@@ -63,7 +63,7 @@ impl<B: Block + Clone + Send + Sync + 'static> Target<B> {
         Target::start_with(shards, connections_max, Budget::new(256 << 20))
     }
 
-    /// As [`Target::start`], with this memory for requests in flight.
+    /// As [`Target::start`], with this memory budget for requests in flight.
     pub fn start_with(shards: usize, connections_max: usize, budget: Arc<Budget>) -> Target<B> {
         let allowed = Config::default().cores;
         let cores = (0..shards).map(|index| allowed[index % allowed.len()]).collect();
@@ -110,7 +110,7 @@ impl<B: Block + Clone + Send + Sync + 'static> Target<B> {
         state
     }
 
-    /// Offers a volume as this export.
+    /// Offers a volume with this export state.
     pub fn offer_as(&self, nsid: u32, volume: B, hosts: Hosts, state: Arc<ExportState>, shared: &Arc<SharedNamespace>) {
         let described = Subsystem { nqn: subsystem(), serial: "TEST".to_owned(), firmware: "1".to_owned() };
         let offer = NamespaceOffer {
@@ -128,7 +128,7 @@ impl<B: Block + Clone + Send + Sync + 'static> Target<B> {
 }
 
 impl Target {
-    /// One shard, and the namespace 1 for whoever comes.
+    /// One shard, and namespace 1 for any host.
     pub fn disk(size_bytes: u64) -> (Target, Volume, Arc<ExportState>) {
         let target = Target::start(1, 1024);
         let volume = Volume::new(size_bytes);
@@ -145,16 +145,16 @@ impl<B> Drop for Target<B> {
     }
 }
 
-/// Where reservations are saved, as a group's catalogue would.
+/// Where reservations are saved, as in a group's catalogue.
 #[derive(Clone, Default)]
 pub struct Saved {
     pub reservations: Arc<Mutex<Option<Reservations>>>,
-    /// Nothing can be saved any more.
+    /// Saving fails from now on.
     pub fails: Arc<AtomicBool>,
 }
 
 impl Saved {
-    /// A namespace with what was saved.
+    /// A namespace with the saved reservations.
     pub fn namespace(&self) -> Arc<SharedNamespace> {
         let (reservations, fails) = (self.reservations.clone(), self.fails.clone());
         let keep: Keep = Box::new(move |saved| {
@@ -175,9 +175,9 @@ impl Saved {
 #[derive(Debug)]
 pub struct Answer {
     pub completion: Completion,
-    /// As many bytes as were wanted.
+    /// The data of the answer, as many bytes as were requested.
     pub data: Vec<u8>,
-    /// The digests of the data were right.
+    /// The data digests were right.
     pub intact: bool,
 }
 
@@ -193,7 +193,7 @@ impl Answer {
     }
 }
 
-/// What a command that was sent brings and is to bring.
+/// The data of a command that was sent, and the space for its answer.
 struct Sent {
     data: Vec<u8>,
     reply: Vec<u8>,
@@ -206,13 +206,13 @@ pub struct Queue {
     input: Vec<u8>,
     sent: HashMap<u16, Sent>,
     answers: VecDeque<Answer>,
-    /// Data that the controller asks for are sent by [`Queue::supply`] only.
+    /// Requested data is sent only by [`Queue::supply`].
     pub withholds: bool,
-    /// What it has asked for and not got.
+    /// Requests for data that are not served yet.
     pub requested: VecDeque<Request>,
     /// R2Ts so far.
     pub requests: u32,
-    /// FES, of a controller that ended the connection with a word.
+    /// FES, if the controller ended the connection with a termination request.
     pub terminated: Option<u16>,
 }
 
@@ -250,7 +250,7 @@ impl Queue {
     }
 
     /// Sends a command, with `data` in its capsule if its descriptor says so, and otherwise when
-    /// they are asked for. Gives its identifier.
+    /// the controller requests it. Returns the command identifier.
     pub fn send(&mut self, command: Command, data: &[u8], reply_bytes: u32) -> u16 {
         let in_capsule = matches!(command.dptr.place(), Some(Place::InCapsule(_)));
         let transfer = match (data.len() as u32, reply_bytes) {
@@ -288,7 +288,7 @@ impl Queue {
         self.execute(submission.command, &submission.data, submission.reply_bytes)
     }
 
-    /// The answer to this command. Others are kept.
+    /// The answer to this command. Other answers are kept.
     pub fn wait(&mut self, cid: u16) -> Answer {
         loop {
             if let Some(at) = self.answers.iter().position(|answer| answer.completion.cid.get() == cid) {
@@ -298,7 +298,7 @@ impl Queue {
         }
     }
 
-    /// The next answer, whatever it is to. `None` if the controller has closed the connection.
+    /// The next answer to any command. `None` if the controller has closed the connection.
     pub fn next(&mut self) -> Option<Answer> {
         while self.answers.is_empty() {
             if !self.advance() {
@@ -308,7 +308,8 @@ impl Queue {
         self.answers.pop_front()
     }
 
-    /// Waits until the controller asks for data, which it gets by [`Queue::supply`] or otherwise.
+    /// Waits until the controller requests data. The test sends it with [`Queue::supply`] or
+    /// otherwise.
     pub fn wait_for_request(&mut self) -> Request {
         loop {
             if let Some(request) = self.requested.pop_front() {
@@ -318,13 +319,13 @@ impl Queue {
         }
     }
 
-    /// The controller closes the connection; answers before that are dropped.
+    /// Waits until the controller closes the connection. Earlier answers are dropped.
     pub fn is_closed(&mut self) -> bool {
         while self.next().is_some() {}
         true
     }
 
-    /// Leads a dialogue to its end.
+    /// Runs a dialogue to its end.
     pub fn lead<D: Dialogue>(&mut self, mut dialogue: D) -> Result<D::Outcome, HostError> {
         loop {
             match dialogue.next() {
@@ -338,8 +339,8 @@ impl Queue {
         }
     }
 
-    /// Takes one step, and receives if there is nothing to take. False if the controller has ended
-    /// the connection.
+    /// Takes one step of the state machine, and receives if it needs more input. False if the
+    /// controller has ended the connection.
     fn advance(&mut self) -> bool {
         let (taken, step) = self.machine.step(&self.input);
         match step {
@@ -373,7 +374,7 @@ impl Queue {
         true
     }
 
-    /// Sends the data that the controller has asked for.
+    /// Sends the data that the controller has requested.
     pub fn supply(&mut self) {
         let digests = self.machine.writer().unwrap().digests();
         while let Some(request) = self.requested.pop_front() {
@@ -403,7 +404,7 @@ impl Queue {
     }
 }
 
-/// A controller that a host has made work.
+/// A controller that a host has enabled.
 pub struct Controller {
     pub admin: Queue,
     pub established: Box<Established>,
@@ -414,7 +415,7 @@ pub struct Controller {
     digests: Digests,
 }
 
-/// What the hosts here want: two I/O queues, and to be told of namespaces.
+/// The options of the hosts here: two I/O queues, and events for namespaces.
 pub fn wish(number: u8) -> Wish {
     Wish {
         host: host(number),
@@ -458,7 +459,7 @@ impl Controller {
         found.into_iter().map(|(nsid, info)| (nsid, info.unwrap().blocks)).collect()
     }
 
-    /// Waits for an event, and gives what the log of changed namespaces says then.
+    /// Waits for an event, and returns the log of changed namespaces.
     pub fn changed(&mut self, request: u16) -> Vec<u32> {
         let answer = self.admin.wait(request);
         let event = nvme::host::AsyncEvent::of(answer.completion.result.get());
@@ -468,7 +469,7 @@ impl Controller {
         numbers.take_while(|nsid| *nsid != 0).collect()
     }
 
-    /// Asks to be told of an event. Gives the command's identifier.
+    /// Sends an event request. Returns the command identifier.
     pub fn ask(&mut self) -> u16 {
         self.admin.send(admin::event_request().command, &[], 0)
     }
@@ -493,8 +494,8 @@ pub fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Copies ranges of blocks, each of which is its first one and their number, to where block `to`
-/// is. Gives the command's data, too.
+/// A command that copies ranges of blocks (first block and count) to block `to`. Also returns the
+/// command's data.
 pub fn copy(nsid: u32, to: u64, ranges: &[(u64, u16)], in_capsule: bool, fua: bool) -> (Command, Vec<u8>) {
     let entry = |(first, count): &(u64, u16)| {
         let mut entry = [0; 32];
@@ -511,7 +512,7 @@ pub fn copy(nsid: u32, to: u64, ranges: &[(u64, u16)], in_capsule: bool, fua: bo
     (command, data)
 }
 
-/// Bytes that say where they belong.
+/// Bytes that depend on their place, so that misplaced data is found.
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 4096 * 13 + seed * 31) as u8).collect()
 }

@@ -1,5 +1,5 @@
-//! Listens in the clear, and speaks TLS with pre-shared keys to a target: so a host that knows
-//! nothing of TLS comes with it.
+//! Listens for plain connections, and speaks TLS with pre-shared keys to a target, so that a host
+//! without TLS can use it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::thread;
 
 use psk::{Key, Session};
 
-/// An end of TLS over a socket, which waits.
+/// A blocking end of TLS over a socket.
 pub struct Secure {
     pub stream: TcpStream,
     pub session: Session,
@@ -17,7 +17,7 @@ pub struct Secure {
 }
 
 impl Secure {
-    /// Shakes hands. `None` if the target does not.
+    /// Does the handshake. `None` if the target refuses it.
     pub fn connect(address: SocketAddr, keys: &[Key]) -> Option<Secure> {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -43,7 +43,7 @@ impl Secure {
         }
     }
 
-    /// The ciphertext of something.
+    /// The ciphertext of `plain`.
     pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
         seal(&mut self.session, plain)
     }
@@ -56,7 +56,7 @@ fn seal(session: &mut Session, plain: &[u8]) -> Vec<u8> {
     cipher
 }
 
-/// Where hosts connect in the clear.
+/// An address where hosts connect without TLS.
 fn listen(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -69,7 +69,7 @@ fn listen(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     address
 }
 
-/// Passes bytes on until one end has finished.
+/// Forwards bytes until one end has finished.
 fn pump(mut from: impl Read, mut to: impl FnMut(&[u8]) -> bool) {
     let mut bytes = vec![0; 64 << 10];
     while let Ok(len @ 1..) = from.read(&mut bytes) {
@@ -79,7 +79,7 @@ fn pump(mut from: impl Read, mut to: impl FnMut(&[u8]) -> bool) {
     }
 }
 
-/// By this end of TLS.
+/// A proxy with this TLS implementation.
 pub fn proxy(target: SocketAddr, keys: &[Key]) -> SocketAddr {
     let keys = keys.to_vec();
     listen(move |plain| {
@@ -119,14 +119,14 @@ pub fn proxy(target: SocketAddr, keys: &[Key]) -> SocketAddr {
     })
 }
 
-/// By OpenSSL's, with a key for SHA-256.
+/// A proxy with OpenSSL, with a key for SHA-256.
 pub fn openssl(target: SocketAddr, key: &Key) -> SocketAddr {
     s_client(target, key, ("-quiet", Stdio::null), |client| client.stdin.take().unwrap())
 }
 
-/// As [`openssl`], for what sends nothing that begins with a letter, which would be a command for
-/// s_client. What is given, too, has each of its connections renew its keys, and ask the target to
-/// renew its own.
+/// As [`openssl`], for hosts that never send a chunk that begins with a letter, which s_client
+/// would take for a command. The returned function makes each connection renew its keys, and
+/// request new keys from the target.
 pub fn openssl_that_renews(target: SocketAddr, key: &Key) -> (SocketAddr, impl Fn() + use<>) {
     type Ends = Vec<(Shared, BufReader<ChildStderr>)>;
     let clients = Arc::new(Mutex::new(Ends::new()));
@@ -146,7 +146,7 @@ pub fn openssl_that_renews(target: SocketAddr, key: &Key) -> (SocketAddr, impl F
     (address, renew)
 }
 
-/// What several write to.
+/// Standard input of an s_client, shared by several writers.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<ChildStdin>>);
 
@@ -160,8 +160,8 @@ impl Write for Shared {
     }
 }
 
-/// By OpenSSL's s_client, told how much it should say, and where. `take` gives the end of it that
-/// hosts' bytes go to.
+/// A proxy with OpenSSL's s_client. The arguments set how much it prints, and where. `take` returns
+/// the end that gets the hosts' bytes.
 fn s_client<W: Write + Send + 'static>(
     target: SocketAddr,
     key: &Key,
@@ -182,7 +182,7 @@ fn s_client<W: Write + Send + 'static>(
             .unwrap();
         let (mut input, output) = (take(&mut child), child.stdout.take().unwrap());
         let (host, mut to_host) = (plain.try_clone().unwrap(), plain.try_clone().unwrap());
-        // It ends with its input.
+        // The s_client ends with its input.
         thread::spawn(move || pump(host, |bytes| input.write_all(bytes).and_then(|()| input.flush()).is_ok()));
         pump(output, |bytes| to_host.write_all(bytes).is_ok());
         let _ = plain.shutdown(Shutdown::Both);

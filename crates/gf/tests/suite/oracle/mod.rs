@@ -1,5 +1,5 @@
-//! The codes from their definitions, byte by byte, sharing nothing with the crate; and stripes to
-//! try them on.
+//! The codes from their definitions, byte by byte, without code of the crate; and stripes to test
+//! them on.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 

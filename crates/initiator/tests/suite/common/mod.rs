@@ -21,7 +21,7 @@ pub use export_common::{PATIENCE, Raw, Volume, eventually, has};
 
 pub type Disk = Namespace<TokioNetwork>;
 
-/// Runs a test that has to end.
+/// Runs a test with a time limit.
 pub fn on_tokio<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let tasks = tokio::task::LocalSet::new();
@@ -32,7 +32,7 @@ pub fn address(of: SocketAddr) -> Address {
     of.to_string().parse().unwrap()
 }
 
-/// Host 1, impatient.
+/// Host 1, with short delays.
 pub fn options() -> Options {
     Options {
         reconnect_delay: Duration::from_millis(20),
@@ -53,7 +53,7 @@ pub fn buf(len: usize) -> BufMut {
     BufMut::zeroed(len)
 }
 
-/// In segments of different lengths.
+/// Splits data into segments of different lengths.
 pub fn segments(data: &[u8]) -> Segments {
     let cut = data.len() / 3;
     [&data[..cut], &data[cut..]]

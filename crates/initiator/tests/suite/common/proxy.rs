@@ -1,4 +1,4 @@
-//! A network that fails when it is told to.
+//! A network that fails on command.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,33 +19,33 @@ struct Shared {
     streams: Mutex<Vec<TcpStream>>,
     /// New connections are closed at once.
     refuses: AtomicBool,
-    /// Nothing goes through in either direction.
+    /// No bytes go through in either direction.
     stalls: AtomicBool,
-    /// Each direction of a connection is cut after so many bytes, more or less.
+    /// Each direction of a connection is cut after about this many bytes.
     cuts_after: AtomicU64,
-    /// Each piece is late by so many milliseconds.
+    /// Each piece is delayed by this many milliseconds.
     delays_ms: AtomicU64,
-    /// The ANA state that targets report, if it is not theirs.
+    /// The ANA state that targets report, if it replaces theirs.
     access: AtomicU8,
     damage: Mutex<Option<Damage>>,
-    /// PDUs that were damaged so far.
+    /// Damaged PDUs so far.
     damaged: AtomicU64,
     connections: AtomicU64,
     stops: AtomicBool,
-    /// What went through, if that is kept.
+    /// The recorded traffic, if recording is on.
     recorded: Mutex<Option<Vec<Recorded>>>,
 }
 
-/// What happens to the next PDUs of a type on their way, which the type says, too.
+/// Damage to the next PDUs of a type in transit. The type also gives the direction.
 #[derive(Clone, Copy)]
 pub struct Damage {
     pub kind: Kind,
     pub at: At,
     /// The bits of this byte that are flipped.
     pub flips: u8,
-    /// So many PDUs are left alone before. Those that are too short do not count, here and below.
+    /// This many PDUs pass undamaged first. PDUs that are too short do not count, here and below.
     pub after: u64,
-    /// PDUs that it happens to.
+    /// The number of PDUs to damage.
     pub times: u64,
 }
 
@@ -58,7 +58,7 @@ pub enum At {
     Data(usize),
 }
 
-/// What went through one direction of a connection.
+/// The bytes of one direction of a connection.
 #[derive(Clone)]
 pub struct Recorded {
     pub to_host: bool,
@@ -97,7 +97,7 @@ impl Proxy {
         Proxy { address, shared }
     }
 
-    /// Cuts all connections that there are.
+    /// Cuts all current connections.
     pub fn cut(&self) {
         for stream in std::mem::take(&mut *self.shared.streams.lock().unwrap()) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -117,7 +117,7 @@ impl Proxy {
         self.shared.stalls.store(stalls, SeqCst);
     }
 
-    /// From now on each direction of each new connection is cut somewhere within so many bytes.
+    /// From now on each direction of each new connection is cut somewhere within this many bytes.
     pub fn cut_after(&self, bytes: u64) {
         self.shared.cuts_after.store(bytes, SeqCst);
     }
@@ -126,27 +126,27 @@ impl Proxy {
         self.shared.delays_ms.store(ms, SeqCst);
     }
 
-    /// What stands in the place of the target's ANA states; 0 for nothing.
+    /// Replaces the target's ANA states. 0: no replacement.
     pub fn access(&self, state: u8) {
         self.shared.access.store(state, SeqCst);
     }
 
-    /// From now on PDUs are damaged, of all connections together.
+    /// From now on PDUs are damaged, counted over all connections.
     pub fn damage(&self, damage: Damage) {
         *self.shared.damage.lock().unwrap() = Some(damage);
     }
 
-    /// PDUs that were damaged so far.
+    /// Damaged PDUs so far.
     pub fn damaged(&self) -> u64 {
         self.shared.damaged.load(SeqCst)
     }
 
-    /// From now on, what goes through new connections is kept: once for a proxy.
+    /// From now on, the traffic of new connections is recorded. Call it once for a proxy.
     pub fn record(&self) {
         self.shared.recorded.lock().unwrap().get_or_insert_default();
     }
 
-    /// What was kept so far.
+    /// The recorded traffic so far.
     pub fn recorded(&self) -> Vec<Recorded> {
         self.shared.recorded.lock().unwrap().clone().unwrap_or_default()
     }
@@ -178,7 +178,7 @@ impl Shared {
             let _ = from.set_nodelay(true);
             self.streams.lock().unwrap().push(from.try_clone().unwrap());
             let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-            // Somewhere in the second half, and never in the same place.
+            // The cut is somewhere in the second half, and never in the same place.
             let left =
                 if most == u64::MAX { most } else { most / 2 + (count * 7919 + way as u64 * 104_729) % (most / 2) };
             let shared = self.clone();
@@ -216,8 +216,8 @@ impl Shared {
     }
 }
 
-/// Follows the PDUs of one direction of a connection, to change what is in them: the ANA state in
-/// the log of a target (8 groups were asked for, 272 bytes), and what is to be damaged.
+/// Follows the PDUs of one direction of a connection to change them: the ANA state in the log of a
+/// target (8 groups were requested, 272 bytes), and the bits to be damaged.
 #[derive(Default)]
 struct Patch {
     to_host: bool,
@@ -225,11 +225,11 @@ struct Patch {
     head: Vec<u8>,
     /// Bytes of the PDU that are still to come.
     left: usize,
-    /// Where in the PDU this is.
+    /// The current place in the PDU.
     at: usize,
-    /// It is the log.
+    /// The PDU is the log.
     is_log: bool,
-    /// Where in the PDU bits are flipped, and which.
+    /// The place in the PDU where bits are flipped, and which.
     flips: Option<(usize, u8)>,
 }
 
@@ -249,7 +249,7 @@ impl Patch {
                 self.is_log = self.to_host && self.head[0] == Kind::C2hData as u8 && len == HEAD + 272;
                 self.flips = shared.flips(self.head[0], usize::from(self.head[3]), len);
                 self.at = 8;
-                // Inside of TLS it is none.
+                // Inside TLS this is not a PDU.
                 self.left = len.saturating_sub(8);
                 self.head.clear();
                 continue;
@@ -268,7 +268,7 @@ impl Patch {
 }
 
 impl Shared {
-    /// What is damaged of a PDU: where, and which bits. `data_at`: where its data begin.
+    /// The damage of a PDU: where, and which bits. `data_at`: where its data begins.
     fn flips(&self, kind: u8, data_at: usize, len: usize) -> Option<(usize, u8)> {
         let mut damage = self.damage.lock().unwrap();
         let damage = damage.as_mut().filter(|damage| damage.times > 0 && damage.kind as u8 == kind)?;

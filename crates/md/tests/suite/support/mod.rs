@@ -1,4 +1,4 @@
-//! What the tests of this crate have: superblocks written from the kernel's structure, and arrays
+//! Shared by the tests of this crate: superblocks written from the kernel's structure, and arrays
 //! laid out by tables.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
@@ -57,7 +57,7 @@ impl Plain {
         }
     }
 
-    /// As it lies on a drive: `struct mdp_superblock_1`.
+    /// Its bytes on a drive: `struct mdp_superblock_1`.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -92,7 +92,7 @@ impl Plain {
     }
 }
 
-/// Makes the checksum right.
+/// Corrects the checksum.
 pub fn seal(bytes: &mut [u8]) {
     bytes[216..220].fill(0);
     let roles = u32::from_le_bytes(bytes[220..224].try_into().unwrap()) as usize;
@@ -106,7 +106,7 @@ pub fn seal(bytes: &mut [u8]) {
     bytes[216..220].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What is in one chunk of a disk.
+/// The content of one chunk of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cell {
     Data(u64),
@@ -115,15 +115,14 @@ pub enum Cell {
     Empty,
 }
 
-/// Rows of chunks, as the pictures in md(4) have them: `table[row][disk]`.
+/// Rows of chunks, like the pictures in md(4): `table[row][disk]`.
 pub type Table = Vec<Vec<Cell>>;
 
-/// RAID 4, 5 and 6, row by row: P goes to its disk, Q to its own, and data are dealt to what is
-/// left.
+/// RAID 4, 5 and 6, row by row: P and Q go to their disks, and data chunks go to the others.
 pub fn parity_table(level: Level, layout: u32, disks: usize, rows: u64) -> Table {
     let mut table = Vec::new();
     let mut next = 0;
-    // The disk of P wanders by one with each row.
+    // The disk of P moves by one with each row.
     let turn = if layout >= 16 { disks - 1 } else { disks };
     let (mut down, mut up) = (turn - 1, 0);
     if layout == 9 {
@@ -154,7 +153,7 @@ pub fn parity_table(level: Level, layout: u32, disks: usize, rows: u64) -> Table
                 after = q;
             }
         }
-        // Symmetric: dealing goes on behind the parity, and round.
+        // Symmetric: data continues behind the parity, and wraps around.
         let symmetric = matches!(layout, 2 | 3 | 10 | 18 | 19) && level != Level::Raid4;
         let mut disk = if symmetric { (after + 1) % disks } else { 0 };
         for _ in 0..disks {
@@ -171,8 +170,8 @@ pub fn parity_table(level: Level, layout: u32, disks: usize, rows: u64) -> Table
     table
 }
 
-/// RAID 10: chunks are dealt in turn, each `near` times; then every row is copied, turned by `near`
-/// disks.
+/// RAID 10: chunks are placed in turn, each `near` times. Then every row is copied, rotated by
+/// `near` disks.
 pub fn copies_table(near: usize, far: usize, offset: bool, disks: usize, rows: usize) -> Table {
     let (mut next, mut again) = (0, 0);
     let near_rows = rows / far;
@@ -200,8 +199,9 @@ pub fn copies_table(near: usize, far: usize, offset: bool, disks: usize, rows: u
     }
 }
 
-/// RAID 0 of disks of so many chunks: row by row, over the disks that go on. With `original`, a row
-/// that is shorter than the first is dealt by the number of the chunk in the array.
+/// RAID 0 of disks with these numbers of chunks: row by row, over the disks that are long enough.
+/// With `original`, a row that is shorter than the first is placed by the number of the chunk in
+/// the array.
 pub fn stripes_table(chunks: &[u64], original: bool) -> Table {
     let mut table: Table = Vec::new();
     let mut next = 0;
@@ -250,7 +250,7 @@ pub fn power(layout: u32, cells: &[Cell], disk: usize) -> u32 {
     power
 }
 
-/// The disks of an array that holds `content`: their data, as the table lays them out.
+/// The disks of an array with the content `content`: their data, as the table lays them out.
 pub fn lay_out(table: &Table, layout: u32, chunk_bytes: usize, content: &[u8]) -> Vec<Vec<u8>> {
     let disks = table[0].len();
     let mut images = vec![vec![0; table.len() * chunk_bytes]; disks];

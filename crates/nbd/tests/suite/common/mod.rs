@@ -8,7 +8,7 @@ use nbd::{
 
 pub const DISK_BYTES: u64 = 64 << 20;
 
-/// `disk` takes changes, `image` is read-only, `leaving` is being stopped. The default is `disk`.
+/// `disk` is writable, `image` is read-only, `leaving` is being stopped. The default is `disk`.
 pub struct Shelf;
 
 impl Directory for Shelf {
@@ -38,7 +38,7 @@ impl Directory for Shelf {
     }
 }
 
-/// What a connection did, independent of how its bytes were cut.
+/// The result of a connection, independent of how its bytes were cut into pieces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trace {
     /// Bytes for the client in the handshake phase.
@@ -47,9 +47,9 @@ pub struct Trace {
     pub events: Vec<String>,
     /// The connection was ended by the server or by agreement.
     pub closed: bool,
-    /// TLS was started: bytes from here on are not for the machines.
+    /// TLS was started: the state machines do not get the bytes from here on.
     pub tls: bool,
-    /// Bytes the machines took.
+    /// Bytes that the state machines took.
     pub taken: usize,
 }
 
@@ -101,7 +101,7 @@ impl Connection {
             if matches!(self.phase, Phase::Over) {
                 return;
             }
-            // A direct receive takes what is missing and leaves the rest to the next receive.
+            // A direct receive takes the missing bytes and leaves the rest to the next receive.
             if self.missing > 0 && self.direct {
                 let Phase::Transmission(machine) = &mut self.phase else { unreachable!("data in the handshake") };
                 let len = bytes.len().min(self.missing as usize);
@@ -241,7 +241,7 @@ impl Rng {
 }
 
 impl Connection {
-    /// How replies of this session are written.
+    /// How replies of this session are encoded.
     pub fn replies(&self) -> nbd::Replies {
         let Phase::Transmission(machine) = &self.phase else { panic!("still in the handshake") };
         machine.replies()

@@ -1,4 +1,4 @@
-//! What the tests share: one way to start shards, temporary files, patterns.
+//! Shared by the tests: one way to start shards, temporary files, patterns.
 #![allow(dead_code, reason = "every test binary uses a part")]
 
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ pub fn start(shards: usize) -> Runtime {
     start_with(shards, false)
 }
 
-/// The same, with rings that take NVMe commands.
+/// As [`start`], with rings that take NVMe commands.
 pub fn start_with(shards: usize, passthrough: bool) -> Runtime {
     let config = Config { arena_bytes: 16 << 20, passthrough, ..Config::default() };
     let cores = config.cores.iter().copied().cycle().take(shards).collect();
     Runtime::start(Config { cores, ..config }).expect("this machine has io_uring")
 }
 
-/// A number that no other test of this process has.
+/// A number that is unique in this process.
 pub fn unique() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A path in a directory, removed with whatever is there when it is dropped.
+/// A path in a directory. Its file or folder is removed when it is dropped.
 pub struct TempPath(pub PathBuf);
 
 impl TempPath {
@@ -40,7 +40,7 @@ impl Drop for TempPath {
     }
 }
 
-/// The file systems to test on: a disk's, and tmpfs.
+/// The file systems to test on: one on a disk, and tmpfs.
 pub fn directories() -> Vec<&'static str> {
     ["/var/tmp", "/dev/shm"].into_iter().filter(|directory| Path::new(directory).is_dir()).collect()
 }
@@ -57,7 +57,7 @@ pub fn memory_drive(size_bytes: u64) -> OpenDrive {
     OpenDrive::open(&DriveSpec::Memory { name, size_bytes }).expect("memory is there")
 }
 
-/// Bytes that depend on a seed and on the place.
+/// Bytes that depend on a seed and on their place.
 pub fn pattern(seed: u64, len: usize) -> BufMut {
     let mut buf = BufMut::zeroed(len);
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
