@@ -13,20 +13,20 @@ use crate::program::generate::{generate, generate_remote};
 use crate::program::{Program, promise, shrink};
 
 thread_local! {
-    /// Panics of this thread are violations, and are told by whoever catches them.
+    /// Panics of this thread are violations, and the code that catches them reports them.
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
     static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Whether what happens on this thread is being watched by [`attempt`].
+/// Whether panics of this thread are caught by [`attempt`].
 pub(crate) fn is_caught() -> bool {
     CAUGHT.get()
 }
 
-/// Runs something that panics at a violation.
+/// Runs code that panics at a violation.
 ///
 /// # Errors
-/// What the panic said, and where.
+/// The message of the panic, and its location.
 pub fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
@@ -54,16 +54,16 @@ fn message(payload: &dyn Any) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
 }
 
-/// A world comes and goes in a millisecond, and with it buffers as large as a drive. glibc gives
-/// memory of that size back to the kernel each time, which takes longer than the run, until it has
-/// seen a larger block be freed (mallopt(3), M_MMAP_THRESHOLD, "dynamic"): here is one, just below
-/// the size up to which it learns. Elsewhere it does no harm.
+/// A world lives for a millisecond and allocates buffers as large as a drive. glibc gives memory of
+/// that size back to the kernel each time, which takes longer than the run. It stops doing so once
+/// a larger block was freed (mallopt(3), M_MMAP_THRESHOLD, "dynamic"). So this frees one, just
+/// below the largest size that glibc learns from. With other allocators it does no harm.
 pub(crate) fn keep_memory() {
     const LEARNED_BYTES_MAX: usize = 32 << 20;
     drop(std::hint::black_box(vec![0_u8; LEARNED_BYTES_MAX - (64 << 10)]));
 }
 
-/// How long and how much.
+/// The extent of a campaign.
 #[derive(Debug, Clone, Copy)]
 pub struct Campaign {
     /// The first seed; the others follow.
@@ -80,12 +80,12 @@ pub struct Campaign {
     pub remote: bool,
 }
 
-/// What came of a campaign.
+/// The result of a campaign.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What was done in all.
+    /// Totals of all runs.
     pub tally: Tally,
-    /// Time of processors, summed over the threads.
+    /// CPU time, summed over the threads.
     pub cpu: Duration,
     /// Seeds that failed, and why.
     pub failures: BTreeMap<u64, String>,
@@ -93,12 +93,12 @@ pub struct Outcome {
     pub remote: bool,
 }
 
-/// The program that a seed is, with members on shelves or without.
+/// The program of a seed, with members on shelves or without.
 pub fn program_of(seed: u64, remote: bool) -> Program {
     if remote { generate_remote(seed) } else { generate(seed) }
 }
 
-/// Failures after which a campaign ends: more of them tell no more.
+/// Failures after which a campaign ends: more of them give no more information.
 const FAILURES_MAX: usize = 10;
 
 impl Campaign {
@@ -159,7 +159,7 @@ impl Campaign {
     }
 }
 
-/// Executes a program, and says why it fails.
+/// Executes a program, and gives the reason if it fails.
 pub fn failure(program: &Program) -> Option<String> {
     attempt(|| execute(program, false)).err()
 }
@@ -202,8 +202,7 @@ impl Outcome {
     }
 }
 
-/// Time this thread has spent on a processor (proc(5), `/proc/pid/schedstat`). Zero where that is
-/// not to be had.
+/// CPU time of this thread (proc(5), `/proc/pid/schedstat`). Zero where that is not available.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = stat.split(' ').next().and_then(|number| number.parse().ok());

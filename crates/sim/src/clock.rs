@@ -1,4 +1,4 @@
-//! Virtual time: one queue of events, ordered by instant and, within an instant, by chance.
+//! Virtual time: one queue of events, ordered by instant and, within an instant, at random.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -13,9 +13,9 @@ use crate::drive::DriveState;
 use crate::rng::Rng;
 use crate::world::World;
 
-/// What happens at an instant.
+/// An event at an instant.
 pub(crate) enum Event {
-    /// A sleeper's time has come.
+    /// A sleep ends.
     Sleep { slot: u32, serial: u64 },
     /// A drive operation completes.
     Drive { drive: Rc<DriveState>, slot: u32, serial: u64 },
@@ -25,7 +25,7 @@ struct Entry {
     at: Nanos,
     /// Drawn from the seed: the order within an instant.
     draw: u32,
-    /// The last resort, so that the order is total.
+    /// The final tie-break, so that the order is total.
     serial: u64,
     event: Event,
 }
@@ -76,7 +76,7 @@ impl Timeline {
         self.heap.push(Entry { at, draw: rng.next_u64() as u32, serial: self.serial_last, event });
     }
 
-    /// Takes the next event that still matters, if it is not after `until`.
+    /// Takes the next event that is still valid, if it is not after `until`.
     pub(crate) fn pop(&mut self, until: Nanos) -> Option<(Nanos, Event)> {
         loop {
             let alive = match &self.heap.peek()?.event {
@@ -104,7 +104,7 @@ impl Timeline {
         (slot, serial)
     }
 
-    /// Takes all events out: nothing will ever happen again.
+    /// Takes all events out: no event will ever happen again.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.heap).into_iter().map(|entry| entry.event).collect()
     }
@@ -137,8 +137,8 @@ impl Future for Sleep {
         let world = self.world.clone();
         let mut timeline = world.timeline.borrow_mut();
         let Some(slot) = self.slot else {
-            // First polled after its time has passed: due at once, but like every event after the
-            // end of the turn.
+            // First polled after its time has passed: due at once, but after the end of the turn,
+            // like every event.
             let at = self.deadline.max(world.now());
             let (slot, _) = timeline.sleep(at, &mut world.rng.borrow_mut(), context.waker().clone());
             self.slot = Some(slot);

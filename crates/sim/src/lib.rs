@@ -4,9 +4,9 @@
 //! Four nouns:
 //!
 //! - [`Sim`]: the world. It owns the tasks and the clock; one seed replays a run exactly.
-//! - [`SimEnv`]: what the engine sees of it, a [`drive::Env`].
+//! - [`SimEnv`]: the world as the engine sees it, a [`drive::Env`].
 //! - [`SimDrive`]: a [`drive::Drive`] with a volatile cache, a latency and faults.
-//! - [`Rng`]: the only source of chance.
+//! - [`Rng`]: the only source of randomness.
 //!
 //! ```
 //! use drive::{Drive, Env, Segments};
@@ -26,14 +26,13 @@
 //! assert!(read.iter().all(|&byte| byte == 7), "a flushed write survives");
 //! ```
 //!
-//! What it is not: a model of how fast a drive is. Latencies only exist to bring operations into
+//! The world is no model of the speed of drives. Latencies only exist to bring operations into
 //! every order.
 //!
 //! Invariants:
-//! 1. Everything that happens follows from the seed and the calls: no wall clock, no address, no
-//!    hash order.
-//! 2. Time stands still while a task is runnable or a turn's end is awaited.
-//! 3. An operation that was started runs to its end although its future is dropped, until the drive
+//! 1. The whole run follows from the seed and the calls: no wall clock, no address, no hash order.
+//! 2. Time stands still while a task is runnable or a task waits for the end of the turn.
+//! 3. An operation that was started runs to its end even if its future is dropped, until the drive
 //!    fails or loses power.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The simulator's command: random programs beside the model, on all cores, and the exhaustive
+//! The simulator's command: random programs checked by the model, on all cores, and the exhaustive
 //! checker.
 
 #![forbid(unsafe_code)]
@@ -16,8 +16,8 @@ use sim::exhaustive::{Counts, Extent, Part, shapes};
 use sim::program::execute::execute;
 use sim::program::promise;
 
-/// Runs the real array code over simulated drives that crash, lie and die, beside a model of what
-/// may be read.
+/// Runs the real array code over simulated drives that crash, lie and die, and checks all reads
+/// with a model.
 #[derive(Parser)]
 #[command(name = "sim", args_conflicts_with_subcommands = true)]
 struct Command {
@@ -40,10 +40,10 @@ enum Which {
         /// All programs of up to three requests. Takes hours.
         #[arg(long)]
         full: bool,
-        /// Without the log: shows what it is for.
+        /// Without the log: shows the write hole.
         #[arg(long)]
         off: bool,
-        /// With the setting that allows no exception.
+        /// With the crash safety that allows no exception.
         #[arg(long, conflicts_with = "off")]
         strict: bool,
         /// Without checksums.
@@ -53,12 +53,12 @@ enum Which {
         /// level survives unless given.
         #[arg(long, value_name = "N")]
         lost: Option<usize>,
-        /// Each set of lost members, and each state of the others, also where one differs from
-        /// another only in members that play the same part in the program.
+        /// Check each set of lost members, and each state of the others, also where one differs
+        /// from another only in members that play the same part in the program.
         #[arg(long)]
         every_set: bool,
-        /// Crashes one after the other: with 2, another one at every point of the recovery from the
-        /// first.
+        /// Number of successive crashes: with 2, another crash at every point of the recovery from
+        /// the first.
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
         crashes: usize,
         /// Only count the cases, of first crashes.
@@ -120,7 +120,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How often a long check says how far it is, and how soon its end is seen.
+/// How often a long check prints its progress, and how often it is polled for its end.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 const PROGRESS_LOOK: Duration = Duration::from_millis(20);
 

@@ -13,7 +13,7 @@ use crate::drive::SimDrive;
 use crate::shelf::Shelf;
 use crate::world::SimEnv;
 
-/// A drive as a group has it. A handle.
+/// A drive of a group. A handle.
 #[derive(Clone)]
 pub enum GroupDrive {
     /// In the machine.
@@ -28,7 +28,7 @@ impl From<SimDrive> for GroupDrive {
     }
 }
 
-// What a namespace does is boxed, so that operations of drives in the machine stay small.
+// Operations of a namespace are boxed, so that those of drives in the machine stay small.
 impl Drive for GroupDrive {
     fn info(&self) -> &DriveInfo {
         match self {
@@ -94,7 +94,7 @@ impl Drive for GroupDrive {
     }
 }
 
-/// KATO.
+/// The keep alive time (KATO).
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// Times of a host.
@@ -104,7 +104,7 @@ pub struct Patience {
     pub keep_alive: Duration,
     /// [`Options::loss_timeout`]
     pub loss: Duration,
-    /// How long nothing is opened after a kill.
+    /// How long no drive is opened after a kill.
     pub quiet: Duration,
 }
 
@@ -116,7 +116,7 @@ impl Patience {
         quiet: initiator::quiet_time(KEEP_ALIVE, false),
     };
 
-    /// How a shelf is used, as the daemon does it.
+    /// The options for a shelf, as the daemon sets them.
     pub fn options(&self, shelf: &Shelf) -> Options {
         let nqn = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001".parse().expect("a name");
         let Patience { keep_alive, loss, .. } = *self;
@@ -132,12 +132,12 @@ impl Patience {
     }
 }
 
-/// How a machine reaches the drives that are not in it.
+/// The paths of a machine to the drives that are not in it.
 pub struct Ways {
     patience: Patience,
     /// By [`SimDrive::index`].
     shelves: BTreeMap<u32, Shelf>,
-    /// Drives of other machines are, or were, in use by a process that did not end in order.
+    /// Drives of other machines are in use, or were in use by a process that did not end in order.
     mark: Cell<bool>,
 }
 
@@ -148,12 +148,12 @@ impl Default for Ways {
 }
 
 impl Ways {
-    /// There are no other machines.
+    /// No other machines so far.
     pub fn new(patience: Patience) -> Ways {
         Ways { patience, shelves: BTreeMap::new(), mark: Cell::new(false) }
     }
 
-    /// These drives are on this shelf.
+    /// Registers that these drives are on this shelf.
     pub fn add(&mut self, shelf: &Shelf, drives: &[SimDrive]) {
         self.shelves.extend(drives.iter().map(|drive| (drive.index(), shelf.clone())));
     }
@@ -163,25 +163,25 @@ impl Ways {
         self.shelves.get(&drive.index())
     }
 
-    /// All shelves, one of several drives several times.
+    /// All shelves. One with several drives is given several times.
     pub fn shelves(&self) -> impl Iterator<Item = &Shelf> {
         self.shelves.values()
     }
 
-    /// Waits until nothing executes any more that a process of this machine had sent which was
-    /// killed.
+    /// Waits until no target executes commands any more that a killed process of this machine had
+    /// sent.
     pub async fn quiet(&self, env: &SimEnv) {
         if self.mark.get() {
             Env::sleep(env, self.patience.quiet).await;
         }
     }
 
-    /// Notes that drives of other machines are in use from now on, or not.
+    /// Records whether drives of other machines are in use from now on.
     pub fn mark(&self, in_use: bool) {
         self.mark.set(in_use);
     }
 
-    /// Looks for a drive of a shelf: connects, and disconnects again.
+    /// Checks a drive of a shelf: connects, and disconnects again.
     ///
     /// # Errors
     /// Why it cannot be reached.

@@ -1,4 +1,4 @@
-//! The source of chance.
+//! The source of randomness.
 
 use std::ops::Range;
 
@@ -54,7 +54,7 @@ impl Rng {
         ((u128::from(self.next_u64()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// An index into something with `len` elements.
+    /// An index into a list with `len` elements.
     ///
     /// # Panics
     /// If `len` is 0.

@@ -10,27 +10,26 @@ use std::task::{Wake, Waker};
 use crate::rng::Rng;
 
 /// Number of a task's place. Places are reused: a stale waker wakes the next task there once too
-/// often, which every future must bear.
+/// often, which every future must tolerate.
 pub(crate) type TaskId = u32;
 
 /// The place of the future that `block_on` was given.
 pub(crate) const MAIN: TaskId = 0;
 
-/// The machine that a task runs on: it ends with that.
+/// The machine that a task runs on: the task ends with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Owner(pub u32);
 
 impl Owner {
-    /// The machine whose array it is.
+    /// The machine that runs the array.
     pub(crate) const HOST: Owner = Owner(0);
-    /// What lies between machines.
+    /// The network between machines.
     pub(crate) const NETWORK: Owner = Owner(1);
-    /// The first of the others.
+    /// The first of the other machines.
     pub(crate) const FIRST_SHELF: u32 = 2;
 }
 
-/// The runnable tasks. Wakers are `Send` by their contract, hence the lock; nobody ever waits for
-/// it.
+/// The runnable tasks. Wakers are `Send` by their contract, hence the lock; it is never contended.
 #[derive(Default)]
 pub(crate) struct Ready {
     ids: Mutex<Vec<TaskId>>,
@@ -71,7 +70,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// A task on its way through a poll: it is outside of [`Tasks`], so that it may spawn others.
+/// A task during a poll: it is outside of [`Tasks`], so that it may spawn others.
 pub(crate) struct Task {
     pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
     pub(crate) waker: Waker,
@@ -118,8 +117,8 @@ impl Tasks {
         Waker::from(self.places[MAIN as usize].waker.clone())
     }
 
-    /// Takes a task out for its poll. `None` if it has ended, and for [`MAIN`]. From now on it can
-    /// be woken again.
+    /// Takes a task out for its poll. `None` if it has ended, and for [`MAIN`]. The task can be
+    /// woken again from now on.
     pub(crate) fn take(&mut self, id: TaskId) -> Option<Task> {
         let place = &mut self.places[id as usize];
         place.waker.queued.store(false, Ordering::Release);
@@ -131,12 +130,12 @@ impl Tasks {
         self.places[id as usize].task = Some(task);
     }
 
-    /// Makes the place of a task that has ended free.
+    /// Frees the place of a task that has ended.
     pub(crate) fn release(&mut self, id: TaskId) {
         self.free.push(id);
     }
 
-    /// Takes all tasks of a machine out, or all there are, in the order of their places.
+    /// Takes all tasks of a machine out, or all tasks, in the order of their places.
     pub(crate) fn take_all(&mut self, owner: Option<Owner>) -> Vec<Task> {
         let mut taken = Vec::new();
         for (id, place) in self.places.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! What the drives were asked.
+//! Records of the drives' operations.
 
 use std::fmt;
 
@@ -22,15 +22,15 @@ pub enum OpKind {
 }
 
 /// How many operations a drive was given. An operation counts when it is started, also if it fails
-/// later or loses its future; one that is refused at once (misaligned, out of range, gone) does not
-/// count.
+/// later or its future is dropped. One that is refused at once (misaligned, out of range, gone)
+/// does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Reads.
     pub reads: u64,
     /// Writes, with and without FUA.
     pub writes: u64,
-    /// Those of the writes that had FUA.
+    /// Writes with FUA.
     pub fua_writes: u64,
     /// Flushes.
     pub flushes: u64,
@@ -74,12 +74,12 @@ impl Counts {
     }
 }
 
-/// Where in its life an operation is.
+/// The phase of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// The drive took it.
     Start,
-    /// The drive did it.
+    /// The drive completed it.
     Done,
     /// It failed.
     Failed,
@@ -92,9 +92,9 @@ pub struct TraceEntry {
     pub at: Nanos,
     /// Which drive: the order in which the drives of the world were made, from 0.
     pub drive_index: u32,
-    /// What happened to it.
+    /// Its phase.
     pub phase: Phase,
-    /// What it is.
+    /// The kind of operation.
     pub kind: OpKind,
     /// Start of the range in bytes; 0 for a flush.
     pub offset: u64,
@@ -112,32 +112,32 @@ impl fmt::Display for TraceEntry {
     }
 }
 
-/// An event on the tape: what happened to a drive, with the bytes, so that every state that a power
-/// cut could leave can be derived from it.
+/// An event on the tape: an event of a drive, with the bytes, so that every state that a power cut
+/// could leave can be derived from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapeEvent {
     /// Which drive: the order in which the drives of the world were made, from 0.
     pub drive_index: u32,
     /// Which of the drive's operations.
     pub serial: u64,
-    /// What happened to it.
+    /// The step of the operation.
     pub step: TapeStep,
 }
 
-/// What an operation on the tape did. Reads are not recorded.
+/// The step of an operation on the tape. Reads are not recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TapeStep {
     /// The drive took a write.
     Write {
         /// Start in bytes.
         offset: u64,
-        /// What is written.
+        /// The bytes to write.
         bytes: Rc<[u8]>,
         /// Durable when it is done.
         fua: bool,
     },
-    /// The drive took a request to zero a range, or to forget it, which is recorded as if it zeroed
-    /// it.
+    /// The drive took a request to zero or to discard a range; a discard is recorded as if it
+    /// zeroed the range.
     Zeroes {
         /// Start in bytes.
         offset: u64,

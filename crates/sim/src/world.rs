@@ -1,4 +1,4 @@
-//! The world: the run loop, and who may stop it.
+//! The world: the run loop, and what may stop it.
 
 mod env;
 
@@ -37,12 +37,12 @@ pub(crate) struct World {
     turn_waiters: RefCell<Vec<Waker>>,
     pub(crate) timeline: RefCell<Timeline>,
     drives: RefCell<Vec<Weak<DriveState>>>,
-    /// Drives of other machines, by index.
+    /// Indexes of the drives of other machines.
     elsewhere: RefCell<BTreeSet<u32>>,
-    /// The ways to other machines.
+    /// The paths to other machines.
     pub(crate) lines: RefCell<Lines>,
     shelves: Cell<u32>,
-    /// A machine that is losing its power: what its tasks drop says nothing to anybody.
+    /// A machine that is losing its power: dropping its tasks sends nothing to others.
     vanishing: Cell<Option<Owner>>,
     running: Cell<bool>,
     steps: Cell<u64>,
@@ -54,12 +54,12 @@ pub(crate) struct World {
     trace: RefCell<Option<Vec<TraceEntry>>>,
     tape: RefCell<Option<Vec<TapeEvent>>>,
     fingerprint: Cell<u64>,
-    /// What the next buffer is filled with.
+    /// The byte that the next buffer is filled with.
     poison: Cell<u8>,
-    /// Which places of trouble are open in this world, and how often each was taken. None: it is
-    /// not looked for.
+    /// Which places of trouble are enabled in this world, and how often each was taken. `None`:
+    /// trouble is off.
     buggify: RefCell<Option<BTreeMap<&'static str, (bool, u64)>>>,
-    /// What outlives a kill, by whom it is for.
+    /// Memory that outlives a kill, by the name of its user.
     kept: RefCell<BTreeMap<[u8; 16], Arc<KeptWords>>>,
 }
 
@@ -115,8 +115,8 @@ impl World {
         self.now.get()
     }
 
-    /// Registers a drive: gives its index and a generator of its own, which depends on nothing but
-    /// seed and index.
+    /// Registers a drive: gives its index and a generator of its own, which depends on seed and
+    /// index only.
     pub(crate) fn add_drive(&self, make: impl FnOnce(u32, Rng) -> Rc<DriveState>) -> Rc<DriveState> {
         let index = self.drives.borrow().len() as u32;
         let rng = Rng::new(mix(self.seed ^ GOLDEN.wrapping_mul(u64::from(index) + 1)));
@@ -173,13 +173,13 @@ impl World {
         self.fingerprint.set(mix(self.fingerprint.get() ^ word).wrapping_add(GOLDEN));
     }
 
-    /// The drives of the machine whose array it is.
+    /// The drives of the machine that runs the array.
     fn own_drives(&self) -> Vec<Rc<DriveState>> {
         let elsewhere = self.elsewhere.borrow();
         self.living_drives().into_iter().filter(|drive| !elsewhere.contains(&drive.index)).collect()
     }
 
-    /// Another machine, which has these drives.
+    /// Registers another machine, which has these drives.
     pub(crate) fn add_shelf(&self, drives: impl Iterator<Item = u32>) -> Owner {
         self.elsewhere.borrow_mut().extend(drives);
         let number = self.shelves.get();
@@ -187,13 +187,13 @@ impl World {
         Owner(Owner::FIRST_SHELF + number)
     }
 
-    /// The machine has lost its power.
+    /// The machine is losing its power.
     pub(crate) fn has_vanished(&self, owner: Owner) -> bool {
         self.vanishing.get() == Some(owner)
     }
 
-    /// Ends the tasks of a machine; with its power if `vanishes`, and otherwise as a process ends,
-    /// whose sockets the system closes.
+    /// Ends the tasks of a machine. If `vanishes`, its power fails. Otherwise a process ends, and
+    /// the system closes its sockets.
     pub(crate) fn end_tasks(&self, owner: Owner, vanishes: bool) {
         self.vanishing.set(vanishes.then_some(owner));
         self.kill_tasks(Some(owner));
@@ -204,7 +204,7 @@ impl World {
         self.tasks.borrow_mut().insert(owner, future);
     }
 
-    /// Finds the next task to poll; moves time on when there is none.
+    /// Finds the next task to poll; advances time when there is none.
     fn next(&self, until: Nanos) -> Next {
         loop {
             if self.stopped.get() {
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// Wakes those that wait for the end of the turn. False if nobody does.
+    /// Wakes the tasks that wait for the end of the turn. False if there are none.
     fn end_turn(&self) -> bool {
         if self.turn_waiters.borrow().is_empty() {
             return false;
@@ -234,8 +234,8 @@ impl World {
         true
     }
 
-    /// Moves time to the next event, if it is not after `until`, and lets everything of that
-    /// instant happen. False if there is none.
+    /// Advances time to the next event, if it is not after `until`, and executes all events of that
+    /// instant. False if there is none.
     fn fire(&self, until: Nanos) -> bool {
         let mut limit = until;
         let mut fired = false;
@@ -264,7 +264,7 @@ impl World {
         match task.future.as_mut().poll(&mut Context::from_waker(&task.waker)) {
             Poll::Pending => self.tasks.borrow_mut().put_back(id, task),
             Poll::Ready(()) => {
-                // Its drop may spawn, so the place is free only afterwards and no borrow is held.
+                // Its drop may spawn, so the place is freed only afterwards and no borrow is held.
                 drop(task);
                 self.tasks.borrow_mut().release(id);
             }
@@ -284,8 +284,8 @@ impl World {
         }
     }
 
-    /// Whoever is dropped from now on does not get to change what is kept: a killed process does
-    /// not clean up.
+    /// Tasks that are dropped from now on cannot change the kept memory: a killed process does not
+    /// clean up.
     fn freeze_kept(&self) {
         for kept in self.kept.borrow_mut().values_mut() {
             let words = kept.0.iter().map(|word| AtomicU64::new(word.load(Ordering::SeqCst)));
@@ -325,7 +325,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A deterministic world. Its handles ([`SimEnv`], [`SimDrive`]) may outlive it, but nothing runs
+/// A deterministic world. Its handles ([`SimEnv`], [`SimDrive`]) may outlive it, but no task runs
 /// any more.
 ///
 /// Dropped in a panic, it prints its seed.
@@ -350,13 +350,13 @@ impl Sim {
         SimEnv { world: self.world.clone(), owner: Owner::HOST }
     }
 
-    /// A generator for the test itself: independent of the world's, but given by its seed and by
-    /// how far it has run.
+    /// A generator for the test itself: independent of the world's, but determined by its seed and
+    /// by how far the world has run.
     pub fn rng(&self) -> Rng {
         self.world.rng.borrow_mut().fork()
     }
 
-    /// The network, for whoever brings trouble.
+    /// The network, for tests that inject faults.
     pub fn network(&self) -> SimNetwork {
         SimNetwork { world: self.world.clone() }
     }
@@ -366,11 +366,11 @@ impl Sim {
         self.world.now()
     }
 
-    /// Runs everything until `future` is done. Spawned tasks stay where they are and go on with the
-    /// next call.
+    /// Runs all tasks until `future` is done. Spawned tasks stop where they are and continue with
+    /// the next call.
     ///
     /// # Panics
-    /// If nothing can ever happen again before the future is done (deadlock), at
+    /// If no task can ever run again before the future is done (deadlock), at
     /// [`Sim::set_steps_max`], and when the world stops ([`Sim::stop_after`]; use
     /// [`Sim::try_block_on`]). The message names the seed.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -406,8 +406,8 @@ impl Sim {
         }
     }
 
-    /// Runs until nothing can happen any more, or the world stops. Does not return while a task
-    /// sets one timer after the other: use [`Sim::run_for`] for those.
+    /// Runs until no event is left, or the world stops. Does not return while a task sets one timer
+    /// after the other: use [`Sim::run_for`] for those.
     ///
     /// # Panics
     /// At [`Sim::set_steps_max`].
@@ -415,7 +415,7 @@ impl Sim {
         self.run_until(Nanos::MAX);
     }
 
-    /// Runs for `duration` of virtual time. Everything of the last instant happens.
+    /// Runs for `duration` of virtual time. All events of the last instant happen.
     ///
     /// # Panics
     /// At [`Sim::set_steps_max`].
@@ -440,8 +440,8 @@ impl Sim {
     }
 
     /// Kills the process, as `kill -9` does: ends every task of this machine, lifts a stop, and
-    /// waits until its drives have done what they were given: nobody can open them before that.
-    /// Other machines go on.
+    /// waits until its drives have completed their operations: a drive cannot be opened before
+    /// that. Other machines continue.
     pub fn kill(&self) {
         if !self.is_stopped() {
             self.world.freeze_kept();
@@ -458,8 +458,8 @@ impl Sim {
         }
     }
 
-    /// Looks for trouble from now on: at some of the places where the engine asks, drawn anew for
-    /// each world, it now and then takes the turn that it hardly ever takes.
+    /// Enables trouble from now on: at some of the places where the engine asks, drawn for each
+    /// world, it sometimes takes the branch that it hardly ever takes.
     pub fn enable_buggify(&self) {
         self.world.buggify.borrow_mut().get_or_insert_default();
     }
@@ -470,14 +470,14 @@ impl Sim {
         buggify.iter().flatten().map(|(place, (_, taken))| (*place, *taken)).collect()
     }
 
-    /// Forgets what was kept over a kill: for tests that show what it is good for.
+    /// Forgets the memory that outlives a kill: for tests that show its purpose.
     pub fn forget_kept(&self) {
         self.world.kept.borrow_mut().clear();
     }
 
     /// Cuts the power of this machine: ends every task, then cuts the power of every drive that is
-    /// not on a shelf ([`SimDrive::power_cut`]), and lifts a stop. Get handles to the surviving
-    /// drives by [`SimDrive::reopen`].
+    /// not on a shelf ([`SimDrive::power_cut`]), and lifts a stop. [`SimDrive::reopen`] gives
+    /// handles to the surviving drives.
     pub fn power_cut(&self) {
         self.world.end_tasks(Owner::HOST, true);
         self.forget_kept();
@@ -488,19 +488,19 @@ impl Sim {
         self.resume();
     }
 
-    /// Stops the world when one more drive operation than `op_count`, over all drives, wants to
-    /// complete. That operation stays in flight. For tests that crash at every point: count with
-    /// [`Sim::ops_done`] once, then stop after 0, 1, 2, ...
+    /// Stops the world at the completion after `op_count` drive operations, over all drives. That
+    /// operation stays in flight. For tests that crash at every point: count with [`Sim::ops_done`]
+    /// once, then stop after 0, 1, 2, ...
     pub fn stop_after(&self, op_count: u64) {
         self.world.ops_left.set(op_count);
     }
 
-    /// The world is stopped: nothing runs until [`Sim::resume`] or [`Sim::power_cut`].
+    /// The world is stopped: no task runs until [`Sim::resume`] or [`Sim::power_cut`].
     pub fn is_stopped(&self) -> bool {
         self.world.stopped.get()
     }
 
-    /// Lifts a stop, or one that would come. What was stopped goes on.
+    /// Lifts a stop, or a pending one. Stopped operations continue.
     pub fn resume(&self) {
         self.world.ops_left.set(u64::MAX);
         if self.world.stopped.replace(false) {
@@ -530,18 +530,18 @@ impl Sim {
         self.world.tasks.borrow().count()
     }
 
-    /// A number that depends on every poll and every event so far: two runs with the same one were
-    /// the same run.
+    /// A number that depends on every poll and every event so far: two runs with the same number
+    /// were the same run.
     pub fn fingerprint(&self) -> u64 {
         self.world.fingerprint.get()
     }
 
-    /// Starts to record what the drives are asked.
+    /// Starts to record the drives' operations.
     pub fn trace_start(&self) {
         self.world.trace.borrow_mut().get_or_insert_default();
     }
 
-    /// Starts to record what the drives are made to hold, with the bytes.
+    /// Starts to record the drives' changes, with the bytes.
     pub fn tape_start(&self) {
         self.world.tape.borrow_mut().get_or_insert_default();
     }
@@ -575,10 +575,10 @@ impl Drop for Sim {
     }
 }
 
-/// Time after `duration`, at most the end of time.
+/// The time after `duration`, at most the end of time.
 fn deadline(now: Nanos, duration: Duration) -> Nanos {
     now.saturating_add(Nanos::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX))
 }
 
-/// While drives end what they were given, this passes at a time.
+/// The time step while drives complete their operations.
 const STEP: Duration = Duration::from_micros(20);

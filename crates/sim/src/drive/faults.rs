@@ -1,4 +1,4 @@
-//! What is wrong with a drive.
+//! The faults of a drive.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -17,15 +17,15 @@ pub(crate) struct Faults {
     pub(crate) failed: bool,
     /// Operations that still complete before the drive fails.
     pub(crate) fail_after: Option<u64>,
-    /// Operations are taken and not answered for now.
+    /// Operations are taken and, until the hang ends, not answered.
     pub(crate) hung: bool,
     /// Operations are taken and not answered.
     pub(crate) mute: bool,
-    /// Operations that are still taken before the drive is mute.
+    /// Operations that the drive still takes before it is mute.
     pub(crate) mute_after: Option<u64>,
     /// The next operation is taken and not answered, while others are.
     pub(crate) lose_next: bool,
-    /// Ways to it that fail for a while, or will.
+    /// Outages of paths to it, present or armed.
     pub(crate) outages: Vec<Rc<Way>>,
     /// Reads of these fail.
     pub(crate) unreadable: Ranges,
@@ -33,9 +33,9 @@ pub(crate) struct Faults {
     pub(crate) unwritable: Ranges,
     /// Errors for the next operations of a kind.
     pub(crate) errors: VecDeque<(OpKind, DriveError)>,
-    /// Writes that will be acknowledged and forgotten.
+    /// Writes that will be acknowledged and dropped.
     pub(crate) lost_writes: u64,
-    /// Where the next writes land instead.
+    /// Offsets at which the next writes land instead.
     pub(crate) misdirected: VecDeque<u64>,
     /// Flushes and FUA are acknowledged and do nothing.
     pub(crate) flush_ignored: bool,
@@ -47,15 +47,15 @@ impl Faults {
         self.hung || self.mute || self.broken() == Some(Broken::Silent)
     }
 
-    /// What is wrong with the way to the drive now.
+    /// How the path to the drive fails now.
     #[inline]
     pub(crate) fn broken(&self) -> Option<Broken> {
         let mut broken = self.outages.iter().filter_map(|way| way.broken());
-        // What is not there does not answer late.
+        // An absent drive does not answer late.
         broken.clone().find(|broken| broken.error().is_some()).or_else(|| broken.next())
     }
 
-    /// An operation is given to the drive.
+    /// The drive gets an operation.
     pub(crate) fn count_given(&mut self) {
         self.outages.iter().for_each(|way| way.count());
         if let Some(left) = self.mute_after {
@@ -64,7 +64,7 @@ impl Faults {
         }
     }
 
-    /// What an operation ends with that fails for itself.
+    /// The error of an operation that fails on its own.
     pub(crate) fn error_for(&mut self, request: &Request) -> Option<DriveError> {
         if let Some(position) = self.errors.iter().position(|(of, _)| *of == request.kind()) {
             return self.errors.remove(position).map(|(_, error)| error);
@@ -95,7 +95,7 @@ impl Ranges {
 
     pub(crate) fn remove(&mut self, range: Range<u64>) {
         while let Some(found) = self.first_within(range.clone()) {
-            // The range that holds `found` may reach out on both sides.
+            // The range that holds `found` may extend on both sides.
             let (&start, &end) = self.0.range(..=found.start).next_back().expect("just found");
             self.0.remove(&start);
             if start < range.start {

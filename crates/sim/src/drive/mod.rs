@@ -33,7 +33,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Operations are done when they are first polled, and no time passes: fastest, but with a
+    /// Operations complete when they are first polled, and no time passes: fastest, but with a
     /// single order.
     pub const IMMEDIATE: Latency = Latency { min: 0, max: 0, spike_one_in: 0, spike: 0 };
 
@@ -41,7 +41,7 @@ impl Latency {
     pub const USUAL: Latency = Latency { min: 5_000, max: 100_000, spike_one_in: 0, spike: 0 };
 
     /// Evenly distributed from `min` to `max` nanoseconds. With 1 for both, every operation takes a
-    /// turn, and those that were started together complete in any order; with 0 it is
+    /// turn, and operations that were started together complete in any order; with 0 it is
     /// [`Latency::IMMEDIATE`].
     ///
     /// # Panics
@@ -66,7 +66,7 @@ impl Latency {
             return self.spike;
         }
         if self.is_immediate() {
-            // Only if the drive is slow, or held the operation back: a microsecond to be
+            // Used only if the drive is slow, or held the operation back: a microsecond to be
             // multiplied.
             return 1_000;
         }
@@ -74,7 +74,7 @@ impl Latency {
     }
 }
 
-/// A drive to be made.
+/// The options of a new drive.
 #[derive(Debug, Clone)]
 pub struct DriveOptions {
     /// Identity and limits.
@@ -104,14 +104,14 @@ impl DriveOptions {
 
 /// A handle to a simulated drive.
 ///
-/// A fresh drive is full of garbage, as are discarded ranges (or they hold zeroes, or what was
-/// there before). Memory is taken for what was written only.
+/// A fresh drive is full of garbage. Discarded ranges hold garbage, zeroes, or their old content.
+/// Memory is used only for written data.
 ///
-/// Completed writes are read back at once, and durable after a flush that was started later, or
-/// with FUA. A power cut takes what is not durable, sector by sector or not, as chance will have
-/// it; of several versions written since the last flush it may leave any one. An operation in
-/// flight may show its effect partly before it completes, and if the drive fails or loses its power
-/// then, it has happened in any part of its sectors.
+/// Completed writes are read back at once. They are durable after a flush that was started later,
+/// or with FUA. At a power cut, each sector that is not durable is lost or kept at random. Of
+/// several versions written since the last flush any one may be left. An operation in flight may
+/// show its effect partly before it completes. If the drive fails or loses its power then, any part
+/// of its sectors is changed.
 #[derive(Clone)]
 pub struct SimDrive {
     state: Rc<DriveState>,
@@ -143,8 +143,8 @@ impl SimDrive {
         SimDrive { state: DriveState::new(&env.world, info, latency, write_cache), generation: 0 }
     }
 
-    /// A drive that holds an image, which gives its page of 4 KiB with each number: it is asked for
-    /// a page whenever that is read, until it is written.
+    /// A drive that holds an image, which gives its page of 4 KiB with each number. The image is
+    /// asked for a page whenever that is read, until the page is written.
     ///
     /// # Panics
     /// As [`SimDrive::with_options`].
@@ -154,13 +154,13 @@ impl SimDrive {
         drive
     }
 
-    /// The number of this drive in [`crate::TraceEntry`]: drives count from 0 in the order they
-    /// were made.
+    /// The number of this drive in [`crate::TraceEntry`]: drives count from 0 in the order of their
+    /// creation.
     pub fn index(&self) -> u32 {
         self.state.index
     }
 
-    /// Changes how long operations take that are started from now on.
+    /// Changes the latency of operations that are started from now on.
     pub fn set_latency(&self, latency: Latency) {
         self.state.inner.borrow_mut().latency = latency;
     }
@@ -176,21 +176,21 @@ impl SimDrive {
     }
 
     /// Lets the drive work on this many operations at the same time; others wait in order of
-    /// arrival. So it can be busy, and has a rate that it cannot exceed. 0, the default: on all
-    /// that there are.
+    /// arrival. So it can be busy, and has a maximum rate. 0, the default: no limit.
     pub fn set_channels(&self, channels: u32) {
         self.state.inner.borrow_mut().channels = channels;
     }
 
-    /// Cuts the drive's power. Of the sectors that are not durable and of those in flight, chance
-    /// decides which survive. Operations in flight end with [`DriveError::Gone`], as do all later
-    /// ones of this handle and its clones; [`SimDrive::reopen`] gives one that works.
+    /// Cuts the drive's power. Sectors that are not durable and those in flight survive at random.
+    /// Operations in flight end with [`DriveError::Gone`], as do all later ones of this handle and
+    /// its clones; [`SimDrive::reopen`] gives a working one.
     pub fn power_cut(&self, rng: &mut Rng) {
         self.state.power_cut(rng);
     }
 
-    /// As [`SimDrive::power_cut`], but `survives` decides for the offset of each sector: asked
-    /// first for those in the cache, then for those in flight, for each operation anew.
+    /// As [`SimDrive::power_cut`], but `survives` decides for the offset of each sector. It is
+    /// called first for those in the cache, then for those in flight, separately for each
+    /// operation.
     pub fn power_cut_by(&self, mut survives: impl FnMut(u64) -> bool) {
         self.state.power_cut_by(&mut survives);
     }
@@ -200,16 +200,16 @@ impl SimDrive {
         self.state.inner.borrow().store.unflushed()
     }
 
-    /// A new handle after a power cut. The drive's faults stay: a drive that had failed is gone for
-    /// the new one too.
+    /// A new handle after a power cut. The drive's faults stay: a failed drive is gone for the new
+    /// handle too.
     #[must_use]
     pub fn reopen(&self) -> SimDrive {
         let generation = self.state.inner.borrow().generation;
         SimDrive { state: self.state.clone(), generation }
     }
 
-    /// Ends every fault but unreadable ranges, damaged content and outages, and gives a new handle:
-    /// the drive is back.
+    /// Ends every fault except unreadable ranges, damaged content and outages, and gives a new
+    /// handle: the drive is back.
     pub fn revive(&self) -> SimDrive {
         {
             let mut inner = self.state.inner.borrow_mut();
@@ -222,14 +222,14 @@ impl SimDrive {
         self.reopen()
     }
 
-    /// The drive dies: from now on everything, also what is in flight, ends with
+    /// The drive dies: from now on all operations, also those in flight, end with
     /// [`DriveError::Gone`]. The cache stays, as if a cable was pulled; power can be cut in
     /// addition. [`SimDrive::revive`] brings it back.
     pub fn fail(&self) {
         self.state.fail();
     }
 
-    /// The drive dies instead of completing another operation after `op_count` more.
+    /// The drive dies after `op_count` more operations, instead of completing the next one.
     pub fn fail_after(&self, op_count: u64) {
         self.state.inner.borrow_mut().faults.fail_after = Some(op_count);
     }
@@ -239,36 +239,36 @@ impl SimDrive {
         self.state.inner.borrow().faults.failed
     }
 
-    /// It is not there for a while, and cannot be opened ([`Outage`]).
+    /// The drive is absent for a while, and cannot be opened ([`Outage`]).
     pub fn is_away(&self) -> bool {
         self.state.inner.borrow().faults.broken().is_some_and(Broken::is_away)
     }
 
-    /// All of it can be read, and is what was written, as far as its cache lives.
+    /// All of its content can be read, and equals the written data, as long as its cache lives.
     pub fn is_undamaged(&self) -> bool {
         let inner = self.state.inner.borrow();
         !inner.tampered && inner.faults.unreadable.is_empty()
     }
 
-    /// With `true` operations are taken, but do not complete. With `false` they go on.
+    /// With `true` operations are taken, but do not complete. With `false` they continue.
     pub fn hang(&self, hung: bool) {
         self.state.inner.borrow_mut().faults.hung = hung;
         self.state.release_held();
     }
 
-    /// The drive answers nothing any more, once `op_count` more operations were given to it: also
-    /// what is in flight then completes no more. It stays so when its power was cut.
+    /// The drive stops answering once it got `op_count` more operations; operations in flight then
+    /// do not complete either. This persists over power cuts.
     pub fn mute_after(&self, op_count: u64) {
         self.state.inner.borrow_mut().faults.mute_after = Some(op_count);
     }
 
-    /// The next operation is taken and never answered; those after it are. Not of drives that are
-    /// immediate.
+    /// The next operation is taken and never answered; later ones are. Does not apply to immediate
+    /// drives.
     pub fn lose_next_operation(&self) {
         self.state.inner.borrow_mut().faults.lose_next = true;
     }
 
-    /// The drive answers again, also what it was asked before.
+    /// The drive answers again, also the operations from before.
     pub fn unmute(&self) {
         let mut inner = self.state.inner.borrow_mut();
         (inner.faults.mute, inner.faults.mute_after) = (false, None);
@@ -276,7 +276,7 @@ impl SimDrive {
         self.state.release_held();
     }
 
-    /// The drive answers nothing any more.
+    /// The drive does not answer any more.
     pub fn is_mute(&self) -> bool {
         self.state.inner.borrow().faults.mute
     }
@@ -289,20 +289,20 @@ impl SimDrive {
         self.state.inner.borrow_mut().faults.unreadable.insert(whole);
     }
 
-    /// Writes that touch this range of bytes fail as a medium does that has no spare sectors left,
+    /// Writes that touch this range of bytes fail, like those of a medium without spare sectors,
     /// until [`SimDrive::revive`]. Any part of their sectors is changed.
     pub fn refuse_writes(&self, range: Range<u64>) {
         self.state.inner.borrow_mut().faults.unwritable.insert(range);
     }
 
-    /// The next operation of a kind fails with `error`. If it would have changed something, any
-    /// part of its sectors is changed. Several calls fail several operations.
+    /// The next operation of a kind fails with `error`. If it changes data, any part of its sectors
+    /// is changed. Several calls fail several operations.
     pub fn error_next(&self, kind: OpKind, error: DriveError) {
         self.state.inner.borrow_mut().faults.errors.push_back((kind, error));
     }
 
     /// Bit rot: flips at least one bit, at most four, in the part of each sector that is in the
-    /// range. Nobody notices.
+    /// range. No operation reports it.
     pub fn corrupt(&self, offset: u64, len: u64) {
         self.state.check_raw(offset, len);
         let mut inner = self.state.inner.borrow_mut();
@@ -324,7 +324,7 @@ impl SimDrive {
         }
     }
 
-    /// The next `count` writes are acknowledged and forgotten.
+    /// The next `count` writes are acknowledged and dropped.
     pub fn lose_writes(&self, count: u64) {
         let mut inner = self.state.inner.borrow_mut();
         inner.tampered |= count > 0;
@@ -343,25 +343,25 @@ impl SimDrive {
         inner.faults.misdirected.push_back(offset);
     }
 
-    /// Writes land where they should again, also those that a call of
-    /// [`SimDrive::misdirect_next_write`] waits for.
+    /// Writes land at their own offsets again; pending calls of [`SimDrive::misdirect_next_write`]
+    /// are canceled.
     pub fn direct_writes(&self) {
         self.state.inner.borrow_mut().faults.misdirected.clear();
     }
 
-    /// With `true`, flushes and FUA are acknowledged and do nothing: no array can survive a power
+    /// With `true`, flushes and FUA are acknowledged and do nothing. No array can survive a power
     /// cut then, which shows that a test of crashes can fail.
     pub fn ignore_flushes(&self, ignored: bool) {
         self.state.inner.borrow_mut().faults.flush_ignored = ignored;
     }
 
-    /// Operations that the drive has taken, until their future has the result; those whose future
-    /// was dropped, until they complete.
+    /// Operations that the drive has taken, until their future has the result. If the future was
+    /// dropped, until they complete.
     pub fn in_flight(&self) -> usize {
         self.state.in_flight()
     }
 
-    /// What a read would give, without an operation, a fault or an alignment.
+    /// The content that a read would give, without an operation, a fault or an alignment.
     ///
     /// # Panics
     /// If the range reaches past the end.
@@ -384,12 +384,12 @@ impl SimDrive {
         });
     }
 
-    /// What the drive was asked so far.
+    /// The operations of the drive so far.
     pub fn counts(&self) -> Counts {
         self.state.inner.borrow().counts
     }
 
-    /// What the drive was asked since the last call.
+    /// The operations of the drive since the last call.
     pub fn take_counts(&self) -> Counts {
         std::mem::take(&mut self.state.inner.borrow_mut().counts)
     }

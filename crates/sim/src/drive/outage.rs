@@ -1,5 +1,5 @@
-//! A way to drives that fails for a while: an adapter that is reset, a path that fails over, a
-//! cable that comes off.
+//! Outages: the path to drives fails for a while. Causes are an adapter that is reset, a path that
+//! fails over, or a cable that comes off.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,16 +11,16 @@ use super::{DriveState, SimDrive};
 use crate::rng::Rng;
 use crate::world::SimEnv;
 
-/// What becomes of operations while the way to a drive fails.
+/// How operations end while the path to a drive fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// They are taken and not answered. They go on when the outage ends.
+    /// They are taken and not answered. They continue when the outage ends.
     Silent,
-    /// They end with an error. Of what they would have changed nothing, a part of the sectors, or
-    /// everything is changed.
+    /// They end with an error. Of the sectors that they would have changed, none, a part, or all
+    /// are changed.
     Errors,
-    /// Likewise, and the drive is not there: handles from before the outage are of no more use, as
-    /// device files are of a drive that was pulled. Its cache stays.
+    /// Likewise, and the drive is absent: handles from before the outage become useless, like
+    /// device files of a drive that was pulled. Its cache stays.
     Pulled,
     /// As pulled, and the drive has no power: its cache is lost.
     Power,
@@ -40,18 +40,18 @@ enum Stage {
     Ended,
 }
 
-/// An outage as its drives know it.
+/// An outage as its drives see it.
 pub(crate) struct Way {
     broken: Broken,
     stage: Cell<Stage>,
     has_begun: Cell<bool>,
-    /// Operations that are still given to the drives before it begins.
+    /// Operations that the drives still get before it begins.
     left: Cell<u64>,
     begins: RefCell<Option<Sender<()>>>,
 }
 
 impl Way {
-    /// An operation is given to one of the drives.
+    /// One of the drives gets an operation.
     pub(crate) fn count(&self) {
         if self.stage.get() != Stage::Armed {
             return;
@@ -66,14 +66,14 @@ impl Way {
         }
     }
 
-    /// What is wrong with the way now.
+    /// How the path fails now.
     pub(crate) fn broken(&self) -> Option<Broken> {
         (self.stage.get() == Stage::Begun).then_some(self.broken)
     }
 }
 
 impl Broken {
-    /// What operations end with.
+    /// The error that operations end with.
     pub(crate) fn error(self) -> Option<DriveError> {
         match self {
             Broken::Silent => None,
@@ -83,8 +83,8 @@ impl Broken {
     }
 }
 
-/// An outage of the ways to some drives, all at the same time. It ends by itself, whatever becomes
-/// of the machine meanwhile.
+/// An outage of the paths to some drives, all at the same time. It ends by itself, even if the
+/// machine crashes meanwhile.
 #[derive(Clone)]
 pub struct Outage {
     way: Rc<Way>,
@@ -92,8 +92,8 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// It begins instead of the operation after `after` more that are given to the drives, and
-    /// lasts for `lasts` from then on. `begun` is called when it begins.
+    /// The outage begins at the operation after `after` more that the drives get, and lasts for
+    /// `lasts` from then on. `begun` is called when it begins.
     pub fn arm(
         env: &SimEnv,
         drives: &[SimDrive],
@@ -130,7 +130,7 @@ impl Outage {
         outage
     }
 
-    /// It concerns the way to this drive from now on, too.
+    /// Adds this drive to the outage.
     pub fn spread(&self, drive: &SimDrive) {
         if self.is_over() || self.is_of(drive) {
             return;
@@ -142,27 +142,27 @@ impl Outage {
         }
     }
 
-    /// It concerns the way to this drive.
+    /// Whether it affects this drive.
     pub fn is_of(&self, drive: &SimDrive) -> bool {
         self.drives.borrow().iter().any(|state| state.index == drive.index())
     }
 
-    /// It is under way.
+    /// The outage is under way.
     pub fn is_under_way(&self) -> bool {
         self.way.stage.get() == Stage::Begun
     }
 
-    /// It is under way, or was.
+    /// The outage is under way, or was.
     pub fn has_begun(&self) -> bool {
         self.way.has_begun.get()
     }
 
-    /// It has ended, or was called off.
+    /// The outage has ended, or was called off.
     pub fn is_over(&self) -> bool {
         self.way.stage.get() == Stage::Ended
     }
 
-    /// Does not begin any more, if it has not.
+    /// Cancels the outage, if it has not begun.
     pub fn call_off(&self) {
         if self.way.stage.get() == Stage::Armed {
             self.end();

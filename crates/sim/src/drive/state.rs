@@ -1,4 +1,4 @@
-//! A drive at work: operations in flight, and what they do when they complete.
+//! A drive at work: operations in flight, and their effects when they complete.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,32 +25,31 @@ pub(crate) struct DriveState {
     pub(crate) inner: RefCell<Inner>,
 }
 
-/// What changes.
+/// The mutable state.
 pub(crate) struct Inner {
-    /// Counts the power cuts. A handle of an earlier one is dead.
+    /// Counts power cuts and pulls. A handle of an earlier generation is dead.
     pub(crate) generation: u64,
     pub(crate) store: Store,
     pub(crate) faults: Faults,
-    /// What it holds may be wrong, and nothing says so.
+    /// Its content may be wrong without an error.
     pub(crate) tampered: bool,
     pub(crate) counts: Counts,
     pub(crate) latency: Latency,
     /// Latencies are multiplied by this.
     pub(crate) slowness: u32,
-    /// Operations that are worked on at the same time. Others wait in order. 0: as many as there
-    /// are.
+    /// Operations that the drive works on at the same time. Others wait in order. 0: no limit.
     pub(crate) channels: u32,
-    /// Those that are worked on, if that is limited.
+    /// Operations being worked on, if that is limited.
     busy: u32,
     waiting: VecDeque<(u32, u64)>,
-    /// Writes are durable at once if there is none.
+    /// Without a cache, writes are durable at once.
     pub(crate) write_cache: bool,
     pub(crate) rng: Rng,
     discard_count: u32,
     flights: Vec<Flight>,
     free: Vec<u32>,
     serial_last: u64,
-    /// Wakers of the operations that were lost, to be woken once no borrow is held.
+    /// Wakers of lost operations, to be woken once no borrow is held.
     lost_wakers: Vec<Waker>,
 }
 
@@ -65,7 +64,7 @@ pub(crate) enum Request {
         data: Segments,
         fua: bool,
     },
-    /// The number is the store's, set when the drive takes the flush.
+    /// The number of the flush in the store, set when the drive takes it.
     Flush(u64),
     Discard {
         offset: u64,
@@ -77,10 +76,10 @@ pub(crate) enum Request {
     },
 }
 
-/// A buffer for reads, nothing for the others.
+/// A buffer for reads, `None` for the others.
 pub(crate) type OpResult = Result<Option<BufMut>, DriveError>;
 
-/// What became of a request that was handed to a drive.
+/// The state of a request after it was handed to a drive.
 pub(crate) enum Submitted {
     Done(OpResult),
     Flying(u32),
@@ -91,9 +90,9 @@ pub(crate) enum Submitted {
 struct Flight {
     /// 0: the slot is free.
     serial: u64,
-    /// Until the operation completes.
+    /// Present until the operation completes.
     request: Option<Request>,
-    /// From then on, until its future takes it.
+    /// Present from then on, until its future takes it.
     result: Option<OpResult>,
     waker: Option<Waker>,
     /// The future was dropped.
@@ -196,8 +195,8 @@ impl DriveState {
         if let Request::Flush(number) = &mut request {
             *number = inner.store.flush_begin();
         }
-        // An immediate operation is never in flight: a tape of those would show no states in
-        // between.
+        // An immediate operation is never in flight, so a tape of immediate operations has no
+        // states in between.
         self.record(inner.serial_last + 1, || request.tape_step());
         let held = if inner.is_immediate() {
             match self.execute(&mut inner, request) {
@@ -235,14 +234,14 @@ impl DriveState {
         self.world.schedule(after, Event::Drive { drive: self.clone(), slot, serial });
     }
 
-    /// An event still means this operation.
+    /// The event still refers to this operation.
     pub(crate) fn is_flying(&self, slot: u32, serial: u64) -> bool {
         let inner = self.inner.borrow();
         let flight = &inner.flights[slot as usize];
         flight.serial == serial && flight.request.is_some() && !flight.held
     }
 
-    /// The time of an operation has come.
+    /// An operation is due.
     pub(crate) fn complete(self: &Rc<Self>, slot: u32, serial: u64) {
         let mut inner = self.inner.borrow_mut();
         let hung = inner.faults.answers_nothing();
@@ -275,7 +274,7 @@ impl DriveState {
         }
     }
 
-    /// Does what was asked. Gives the request back if the world stops instead.
+    /// Executes a request. Gives it back if the world stops instead.
     fn execute(&self, inner: &mut Inner, request: Request) -> Result<OpResult, Request> {
         if !self.world.admit() {
             return Err(request);
@@ -290,8 +289,8 @@ impl DriveState {
         Ok(result)
     }
 
-    /// Ends everything in flight with [`DriveError::Gone`]. Of what would have been changed, the
-    /// sectors that `survives` chooses are.
+    /// Ends all operations in flight with [`DriveError::Gone`]. Of the sectors that they would have
+    /// changed, those that `survives` chooses are changed.
     fn lose_flights(&self, inner: &mut Inner, survives: &mut dyn FnMut(&mut Rng, u64) -> bool, durable: bool) {
         let mut slots: Vec<u32> = (0..inner.flights.len() as u32).collect();
         inner.rng.shuffle(&mut slots);
@@ -308,7 +307,7 @@ impl DriveState {
         }
     }
 
-    /// The drive dies. In flight is lost, the cache stays.
+    /// The drive dies. Operations in flight are lost, the cache stays.
     pub(crate) fn fail(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.faults.failed = true;
@@ -318,7 +317,7 @@ impl DriveState {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The drive was pulled: whoever had it open has nothing of it any more. The cache stays.
+    /// The drive was pulled: handles opened before become useless. The cache stays.
     pub(crate) fn pull(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.generation += 1;
@@ -339,7 +338,7 @@ impl DriveState {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// As [`DriveState::power_cut_by`], by chance: from one drive to the other, few or many sectors
+    /// As [`DriveState::power_cut_by`], at random: from drive to drive, few or many sectors
     /// survive.
     pub(crate) fn power_cut(&self, rng: &mut Rng) {
         let of = 8;
@@ -347,7 +346,7 @@ impl DriveState {
         self.power_cut_by(&mut |_| rng.chance(hits, of));
     }
 
-    /// How many operations no event will complete.
+    /// How many operations are held back: no event will complete them.
     pub(crate) fn held_count(&self) -> usize {
         self.inner.borrow().flights.iter().filter(|flight| flight.held).count()
     }
@@ -358,7 +357,7 @@ impl DriveState {
         inner.flights.len() - inner.free.len()
     }
 
-    /// Lets operations complete that were held back, unless the drive hangs.
+    /// Lets held operations complete, unless the drive hangs.
     pub(crate) fn release_held(self: &Rc<Self>) {
         let mut inner = self.inner.borrow_mut();
         if inner.faults.answers_nothing() {
@@ -404,7 +403,7 @@ impl DriveState {
 }
 
 impl Inner {
-    /// Operations are done when they are first polled.
+    /// Operations complete when they are first polled.
     pub(crate) fn is_immediate(&self) -> bool {
         self.latency.is_immediate() && self.slowness == 1 && !self.faults.answers_nothing()
     }
@@ -426,8 +425,7 @@ impl Inner {
         self.free.push(slot);
     }
 
-    /// Leaves the result where its future finds it; gives the waker to be woken once no borrow is
-    /// held.
+    /// Leaves the result for its future; gives the waker to be woken once no borrow is held.
     fn land(&mut self, slot: u32, result: OpResult) -> Option<Waker> {
         let flight = &mut self.flights[slot as usize];
         if flight.abandoned {
@@ -442,8 +440,8 @@ impl Inner {
         self.latency.draw(&mut self.rng).saturating_mul(u64::from(self.slowness))
     }
 
-    /// A drive may begin to change sectors long before it says that it is done: now and then a
-    /// write shows early, and in parts.
+    /// A drive may begin to change sectors long before it completes a write. So a part of a write
+    /// sometimes shows early.
     fn begin_early(&mut self, info: &DriveInfo, request: &Request) {
         let quiet = self.faults.lost_writes == 0 && self.faults.misdirected.is_empty() && self.faults.errors.is_empty();
         if quiet && matches!(request, Request::Write { .. }) && self.rng.chance(1, 8) {
@@ -462,10 +460,10 @@ impl Inner {
             *left = fewer;
         }
         if let Some(error) = self.faults.broken().and_then(Broken::error) {
-            // Nobody hears how far it came.
+            // The error does not say how far the operation came.
             let reached = self.rng.below(3);
             self.apply_partly(info, &request, &mut |rng, _| rng.chance(reached, 2), false);
-            // A kernel may take a path that fails for a medium that does.
+            // A kernel may report a failing path as a failing medium.
             return match request {
                 Request::Read { offset, buf } if error != DriveError::Gone && self.rng.chance(1, 2) => {
                     Err(DriveError::Media { offset, len: buf.len() as u64 })
@@ -516,7 +514,7 @@ impl Inner {
         let joined;
         let mut parts: &[_] = data;
         if data.iter().any(|part| part.len() % sector != 0) {
-            // A sector that is made of two segments is still written as one.
+            // A sector that consists of two segments is still written as one.
             joined = [Buf::from(join(data))];
             parts = &joined;
         }
@@ -528,7 +526,7 @@ impl Inner {
         }
     }
 
-    /// What is discarded reads as anything: garbage, zeroes, or what was there before.
+    /// A discarded range reads as anything: garbage, zeroes, or its old content.
     fn discard(&mut self, info: &DriveInfo, offset: u64, len: u64) {
         self.discard_count = self.discard_count.wrapping_add(1).max(1);
         let pattern = Fill::Garbage(self.discard_count);
@@ -548,7 +546,7 @@ impl Inner {
         }
     }
 
-    /// Applies a part of an operation that does not come to its end.
+    /// Applies a part of an operation that does not complete.
     fn apply_partly(
         &mut self,
         info: &DriveInfo,
@@ -582,7 +580,7 @@ impl Inner {
             Request::Discard { offset, len } | Request::Zeroes { offset, len } => {
                 let discard = matches!(request, Request::Discard { .. });
                 let fill = if discard { Fill::Garbage(self.discard_count.wrapping_add(1).max(1)) } else { Fill::Zero };
-                // In pieces of 64 KiB, as long ranges would take long sector by sector.
+                // In pieces of 64 KiB, since long ranges would take too long sector by sector.
                 let mut at = *offset;
                 while at < offset + len {
                     let step = if *len > MIXED_DISCARD_BYTES { MIXED_DISCARD_BYTES } else { sector };

@@ -1,11 +1,10 @@
-//! What a drive remembers: its content, and which of it would be lost with the power.
+//! The memory of a drive: its content, and the part of it that a power cut would lose.
 //!
 //! Invariants:
-//! 1. `content` is what reads give; `durable` is what the sectors in `dirty` fall back to, and is
-//!    there exactly while `dirty` is not 0. Its other sectors mean nothing.
-//! 2. A sector is settled as a whole: it is durable or it falls back, so nothing tears within a
-//!    sector.
-//! 3. A version of a sector that was there when a flush began is durable when the flush ends.
+//! 1. `content` is the data that reads return. `durable` is the data that the sectors in `dirty`
+//!    fall back to; it exists exactly while `dirty` is not 0. Its other sectors have no meaning.
+//! 2. A sector is settled as a whole: it is durable or it falls back, so a sector is never torn.
+//! 3. A version of a sector that existed when a flush began is durable when the flush ends.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -24,7 +23,7 @@ type PageBox = Box<[u8; PAGE_BYTES]>;
 /// A page of an image.
 pub type PageRc = Rc<[u8; PAGE_BYTES]>;
 
-/// What a drive holds before it is written, by the number of the page.
+/// The content of a drive before it is written, by page number.
 pub type Image = Rc<dyn Fn(u64) -> PageRc>;
 
 #[derive(Clone)]
@@ -33,18 +32,18 @@ enum Content {
     Garbage(u32),
     Zero,
     Data(PageBox),
-    /// What the drive's image says.
+    /// The content in the drive's image.
     Image,
 }
 
-/// Where the content of pages comes from that have none of their own.
+/// The source of pages without content of their own.
 struct Origin {
     seed: u64,
     image: Option<Image>,
 }
 
 impl Origin {
-    /// What a page is that was never written.
+    /// The content of a page that was never written.
     #[inline]
     fn unwritten(&self) -> Content {
         if self.image.is_some() { Content::Image } else { Content::Garbage(0) }
@@ -69,7 +68,7 @@ impl Origin {
 
 struct Page {
     content: Content,
-    /// What the dirty sectors fall back to.
+    /// The content that the dirty sectors fall back to.
     durable: Option<Content>,
     /// One bit for each sector of the page that is not durable.
     dirty: u8,
@@ -77,7 +76,7 @@ struct Page {
     epoch: u64,
 }
 
-/// What a range is overwritten with.
+/// The pattern that overwrites a range.
 #[derive(Clone, Copy)]
 pub(crate) enum Fill {
     Zero,
@@ -85,7 +84,7 @@ pub(crate) enum Fill {
 }
 
 pub(crate) struct Store {
-    /// For each chunk its number in `chunks` plus 1; 0 where nothing was ever written.
+    /// For each chunk its number in `chunks` plus 1; 0 for chunks that were never written.
     index: Vec<u32>,
     chunks: Vec<Box<[Page]>>,
     sector_bytes: usize,
@@ -95,11 +94,11 @@ pub(crate) struct Store {
     /// Pages by the epoch in which they became dirty. An entry is stale if the page says otherwise.
     dirty: VecDeque<(u64, u64)>,
     spare: Vec<PageBox>,
-    /// Decides which overwritten versions had become durable on their own.
+    /// Decides which overwritten versions had become durable by themselves.
     rng: Rng,
 }
 
-/// The word of garbage at a word's number.
+/// The garbage word with this index.
 #[inline]
 fn garbage_word(key: u64, word_index: u64) -> u64 {
     mix(key.wrapping_add(word_index.wrapping_mul(GOLDEN)))
@@ -155,7 +154,7 @@ impl Store {
         }
     }
 
-    /// Holds an image from now on, where nothing was written.
+    /// Holds an image from now on, where no data were written.
     pub(crate) fn hold(&mut self, image: Image) {
         self.origin.image = Some(image);
     }
@@ -170,7 +169,7 @@ impl Store {
         Some(&self.chunks[self.chunk_index(page)?][page as usize % CHUNK_PAGES])
     }
 
-    /// The number of a page's chunk, which is made if it is not there.
+    /// The number of a page's chunk, which is created if it does not exist.
     #[inline]
     fn ensure_chunk(&mut self, page: u64) -> usize {
         if let Some(chunk) = self.chunk_index(page) {
@@ -212,8 +211,8 @@ impl Store {
         }
     }
 
-    /// Overwrites whole sectors with a pattern. Garbage goes only where something was written: the
-    /// rest is garbage.
+    /// Overwrites whole sectors with a pattern. Garbage is written only to chunks that exist: the
+    /// others are garbage already.
     pub(crate) fn fill(&mut self, offset: u64, len: u64, fill: Fill, durable: bool) {
         let chunk_bytes = (CHUNK_PAGES * PAGE_BYTES) as u64;
         let end = offset + len;
@@ -252,7 +251,7 @@ impl Store {
         self.keep(old);
     }
 
-    /// Changes a range of a page by `change`, which gets the page as it is.
+    /// Changes a range of a page by `change`, which gets the current page.
     #[inline]
     fn change(
         &mut self,
@@ -270,8 +269,8 @@ impl Store {
         change(data);
     }
 
-    /// Keeps what a change of the sectors in `mask` could lose. `len` is the length of the change
-    /// in bytes.
+    /// Saves the content that a change of the sectors in `mask` could lose. `len` is the length of
+    /// the change in bytes.
     fn before_change(&mut self, number: u64, mask: u8, len: usize, durable: bool) {
         let chunk = self.ensure_chunk(number);
         let epoch = self.epoch;
@@ -286,8 +285,8 @@ impl Store {
             return;
         }
         if page.dirty != 0 && page.epoch < epoch {
-            // A flush was begun since: what was dirty then must be durable when it ends, and is so
-            // from now on.
+            // A flush was begun since. Sectors dirty then must be durable when it ends, and are
+            // durable from now on.
             page.dirty = 0;
             if let Some(old) = page.durable.take() {
                 self.keep(old);
@@ -298,12 +297,12 @@ impl Store {
         if page.dirty == 0 {
             page.durable = Some(match &page.content {
                 Content::Data(_) if len == PAGE_BYTES => {
-                    // Everything is overwritten: the old content moves, and the new one begins as
-                    // anything.
+                    // The whole page is overwritten: the old content moves, and the new one starts
+                    // with any content.
                     settled = 0;
                     std::mem::replace(&mut page.content, Content::Zero)
                 }
-                // Only the sectors that are dirty matter.
+                // Only the dirty sectors matter.
                 Content::Data(_) => Content::Data(memory(&mut self.spare)),
                 computed => {
                     settled = 0;
@@ -340,7 +339,7 @@ impl Store {
         self.epoch
     }
 
-    /// Makes everything durable that was written before the flush began.
+    /// Makes all data durable that were written before the flush began.
     pub(crate) fn flush_end(&mut self, flush: u64) {
         while let Some(&(epoch, number)) = self.dirty.front()
             && epoch < flush
@@ -358,7 +357,7 @@ impl Store {
     }
 
     /// Loses the cache: each sector that is not durable stays if `survives` says so for its offset,
-    /// else falls back.
+    /// and falls back otherwise.
     pub(crate) fn power_cut(&mut self, survives: &mut dyn FnMut(u64) -> bool) {
         for (epoch, number) in std::mem::take(&mut self.dirty) {
             let chunk = self.ensure_chunk(number);
@@ -400,8 +399,8 @@ impl Store {
         offsets
     }
 
-    /// Changes bytes on the medium and in the cache alike, without regard to sectors. `change` gets
-    /// an offset and the bytes there, of one and then of the other.
+    /// Changes bytes on the medium and in the cache alike, regardless of sectors. `change` is
+    /// called with an offset and the bytes there, for each of the two.
     pub(crate) fn tamper(&mut self, offset: u64, len: u64, change: impl Fn(u64, &mut [u8])) {
         for (number, within, len) in pages(offset, len) {
             let chunk = self.ensure_chunk(number);
@@ -431,8 +430,8 @@ fn memory(spare: &mut Vec<PageBox>) -> PageBox {
     spare.pop().unwrap_or_else(|| Box::new([0; PAGE_BYTES]))
 }
 
-/// Turns a page's content into bytes, if it is none yet. They are the right ones only if they are
-/// `needed`.
+/// Turns a page's content into bytes, if it is not bytes yet. They have the right values only if
+/// they are `needed`.
 #[inline]
 fn materialize<'a>(
     content: &'a mut Content,

@@ -1,5 +1,5 @@
-//! A model that knows every byte, for runs in which no power is cut: what is read must be the last
-//! that was written.
+//! A model that knows every byte, for runs without a power cut: a read must give the last written
+//! data.
 
 use ::drive::{BlockError, Buf, BufMut, WriteZeroes, join_all};
 use array::Array;
@@ -8,8 +8,8 @@ use format::Shape;
 use super::group::{Group, KIB, subsets};
 use crate::{Rng, Sim, SimDrive, SimEnv};
 
-/// Reads everything with each of some sets of members left out, `most` of them, drawn at random.
-/// The group was stopped in order; nothing on the drives changes.
+/// Reads everything without some sets of members, `most` sets drawn at random. The group was
+/// stopped in order; the drives do not change.
 pub fn verify_without_members(sim: &Sim, drives: &[SimDrive], shape: Shape, model: &Model, rng: &mut Rng, most: usize) {
     let mut sets = subsets(usize::from(shape.members).min(12), shape.survives());
     sets.retain(|set| set.len() == shape.survives());
@@ -23,11 +23,11 @@ pub fn verify_without_members(sim: &Sim, drives: &[SimDrive], shape: Shape, mode
     }
 }
 
-/// What the group should hold.
+/// The expected content of the group.
 pub struct Model {
     /// The group's bytes, from offset 0.
     pub bytes: Vec<u8>,
-    /// What [`work`] has changed since this was emptied: offsets and lengths.
+    /// Ranges that [`work`] has changed since this was emptied: offsets and lengths.
     pub changed: Vec<(u64, u64)>,
 }
 
@@ -38,7 +38,7 @@ impl Model {
     }
 }
 
-/// A range of mixed size and alignment: bytes, sectors, blocks, strips, stripes and units.
+/// A range of mixed size and alignment: bytes, sectors, blocks, strips, stripes and stripe groups.
 pub fn any_range(rng: &mut Rng, size: u64, stripe: u64, unit: u64) -> (u64, u64) {
     let grain = *rng.pick(&[1, 512, 512, 4096, 4096, 4096, stripe, unit]);
     if grain == unit {
@@ -122,10 +122,10 @@ pub async fn verify(group: &Group, model: &Model, rng: &mut Rng) {
     }
 }
 
-/// Compares what was read at `start`.
+/// Compares the bytes read at `start`.
 ///
 /// # Panics
-/// If it differs; the message says where first, and in how many bytes.
+/// If they differ; the message gives the first difference, and the number of wrong bytes.
 pub fn same(read: &[u8], expected: &[u8], start: u64) {
     if let Some(at) = (0..expected.len()).find(|&at| read[at] != expected[at]) {
         let wrong = (0..expected.len()).filter(|&at| read[at] != expected[at]).count();

@@ -19,7 +19,7 @@ pub const KIB: u64 = 1024;
 /// Bytes of a MiB.
 pub const MIB: u64 = 1024 * KIB;
 
-/// The seeds of a test that draws at random: `usual` of them, unless the environment says
+/// The seeds of a test that draws at random: `usual` of them, unless environment variables say
 /// otherwise.
 pub fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
@@ -29,11 +29,11 @@ pub fn seeds(usual: u64) -> std::ops::Range<u64> {
     0..number("PURLIN_SIM_SEEDS").unwrap_or(usual)
 }
 
-/// The shards of a group, as they find each other.
+/// The shards of a group, through which they find each other.
 type Shards = RefCell<Vec<Array<SimEnv>>>;
 
 /// Delivers each message by a task of its own: the executor draws the order. The shards hold this,
-/// so it does not hold them: else no group's memory would ever be freed.
+/// so it does not hold them: otherwise the memory of a group would never be freed.
 struct SimPeers {
     env: SimEnv,
     arrays: Weak<Shards>,
@@ -43,7 +43,7 @@ impl Peers for SimPeers {
     fn send(&self, to: usize, message: Message) {
         let arrays = self.arrays.clone();
         self.env.spawn(async move {
-            // Without shards the group is gone, and nobody waits for the message.
+            // Without shards the group is gone, and no task waits for the message.
             if let Some(arrays) = arrays.upgrade() {
                 let array = arrays.borrow()[to].clone();
                 array.deliver(message);
@@ -60,19 +60,19 @@ pub struct Group {
     pub drives: Vec<SimDrive>,
     /// The group as each shard sees it. Shard 0 leads.
     pub shards: Vec<Array<SimEnv>>,
-    /// What the leader told its listener, in order.
+    /// Events that the leader's listener got, in order.
     pub events: Rc<RefCell<Vec<Event>>>,
-    /// How drives of other machines are reached.
+    /// The paths to drives of other machines.
     pub ways: Rc<Ways>,
-    /// Drives that were left out when it was assembled, by their place in `drives`, and why.
+    /// Drives that were left out at the assembly, by their place in `drives`, and why.
     pub left_out: Vec<(usize, Refusal)>,
     /// Drives of other machines, on each shard, by their place in `drives`.
     pub(super) attached: BTreeMap<usize, Vec<Namespace<SimEnv>>>,
-    /// Drives that were out of reach when they were looked for last.
+    /// Drives that were unreachable at the last attempt.
     pub(super) away: Vec<SimDrive>,
-    /// Places in `drives` whose drive was let go.
+    /// Places in `drives` whose drive was released.
     pub(crate) let_go: Vec<usize>,
-    /// Keeps the shards where their peers find them.
+    /// Keeps the shards alive for their peers.
     _arrays: Rc<Shards>,
 }
 
@@ -91,8 +91,8 @@ pub fn shape(
     Shape::new(level, members, parity, copies, sets, strip as u32).expect("a valid shape")
 }
 
-/// Every level, on few drives: as few and as many copies and syndromes as there may be of those
-/// that may be chosen.
+/// Every level, on few drives. Where copies and parity strips can be chosen: as few and as many as
+/// allowed.
 pub fn every_level(strip: u64) -> Vec<Shape> {
     vec![
         shape(Level::Raid0, 3, None, None, None, strip),
@@ -126,22 +126,22 @@ pub fn new_drives(sim: &Sim, count: usize, bytes: u64, sector: u32) -> Vec<SimDr
     (0..count).map(|index| SimDrive::new(&sim.env(), &format!("d{index}"), bytes, sector)).collect()
 }
 
-/// Drives as a group has them that are in its machine.
+/// Drives in the machine, as members of a group.
 pub fn in_machine(drives: &[SimDrive]) -> Vec<GroupDrive> {
     drives.iter().cloned().map(GroupDrive::from).collect()
 }
 
-/// What a group does against crashes and damage.
+/// The protection of a group against crashes and damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protection {
-    /// What a power cut may cost.
+    /// The loss that a power cut may cause.
     pub safety: CrashSafety,
     /// Blocks have checksums, if there is a log.
     pub checksums: bool,
 }
 
 impl Protection {
-    /// What users get who ask for nothing else.
+    /// The default of users.
     pub const DEFAULT: Protection = Protection { safety: CrashSafety::On, checksums: true };
 
     /// Checksums are kept: they need a log.
@@ -168,7 +168,7 @@ impl Group {
         Group::create_with(sim, shape, Protection::DEFAULT, drives, shards)
     }
 
-    /// As [`Group::create`], with a protection of its own.
+    /// As [`Group::create`], with this protection.
     pub fn create_with(
         sim: &Sim,
         shape: Shape,
@@ -190,8 +190,8 @@ impl Group {
         Group::open(sim, drives, shards)
     }
 
-    /// As [`Group::create_with`], some of the drives being on shelves: there they are brought once
-    /// the group is made.
+    /// As [`Group::create_with`], with some of the drives on shelves: they move there once the
+    /// group is made.
     pub fn create_over(
         sim: &Sim,
         shape: Shape,
@@ -211,7 +211,7 @@ impl Group {
         sim.block_on(Group::open_async(sim.env(), drives, shards))
     }
 
-    /// As [`Group::open`], for callers that may be interrupted half way.
+    /// As [`Group::open`], for callers that may be interrupted.
     ///
     /// # Panics
     /// If the group cannot be assembled.
@@ -219,8 +219,8 @@ impl Group {
         Group::open_over(env, drives, Rc::default(), shards).await
     }
 
-    /// As [`Group::open_async`], with drives of other machines among `drives`. Those that are out
-    /// of reach are left out.
+    /// As [`Group::open_async`], with drives of other machines among `drives`. Unreachable ones are
+    /// left out.
     ///
     /// # Panics
     /// If the group cannot be assembled.
@@ -228,15 +228,15 @@ impl Group {
         Group::try_open_over(env, drives, ways, shards).await.expect("the group can be assembled")
     }
 
-    /// As [`Group::open_async`], of drives that may fail meanwhile.
+    /// As [`Group::open_async`], with drives that may fail meanwhile.
     ///
     /// # Errors
-    /// [`AssembleError`]; nothing of the group is under way any more then.
+    /// [`AssembleError`]; then no task of the group is left.
     pub async fn try_open(env: SimEnv, drives: Vec<SimDrive>, shards: usize) -> Result<Group, AssembleError> {
         Group::try_open_over(env, drives, Rc::default(), shards).await
     }
 
-    /// As [`Group::open_over`], of drives that may fail meanwhile.
+    /// As [`Group::open_over`], with drives that may fail meanwhile.
     ///
     /// # Errors
     /// As [`Group::try_open`].
@@ -256,7 +256,7 @@ impl Group {
                 ways.mark(true);
                 let mut known = ways.look(&env, &drive).await;
                 if known.is_err() {
-                    // Connections may have been reset meanwhile: who starts a group tries again.
+                    // Connections may have been reset meanwhile: starting a group tries again.
                     known = ways.look(&env, &drive).await;
                 }
                 let Ok(known) = known else {
@@ -318,7 +318,7 @@ impl Group {
         self.leader().size_bytes()
     }
 
-    /// What all drives were asked since the last call.
+    /// The operations of all drives since the last call.
     pub fn take_counts(&self) -> Counts {
         let mut sum = Counts::default();
         for drive in &self.drives {
@@ -354,19 +354,19 @@ impl Group {
         self.into_drives()
     }
 
-    /// Lets go of a group that was started and whose drives are gone.
+    /// Drops a group that was started and whose drives are gone.
     pub async fn abandon(self) {
         abandon(&self.shards).await;
     }
 
-    /// All drives that it had or looked for.
+    /// All drives that it had or tried to reach.
     fn into_drives(self) -> Vec<SimDrive> {
         let Group { drives, away, let_go, .. } = self;
         let there = drives.into_iter().enumerate().filter(|(place, _)| !let_go.contains(place)).map(|(_, drive)| drive);
         there.chain(away).collect()
     }
 
-    /// Cuts the power of everything and assembles what is left.
+    /// Cuts the power of the machine and assembles the surviving drives.
     pub fn power_cut(self, sim: &Sim) -> Group {
         let (shards, ways) = (self.shards.len(), self.ways.clone());
         let drives = self.cut(sim);
@@ -379,7 +379,7 @@ impl Group {
         self.into_drives().iter().map(SimDrive::reopen).collect()
     }
 
-    /// Kills the process the group runs in. The drives end what they were given.
+    /// Kills the process of the group. The drives complete their operations.
     pub fn kill(self, sim: &Sim) -> Vec<SimDrive> {
         sim.kill();
         self.into_drives()
@@ -390,7 +390,7 @@ impl Group {
         self.leader().shared().slot(MemberIndex(member as u16)).state
     }
 
-    /// The drive in a member's place.
+    /// The drive in a member's slot.
     pub fn member(&self, member: usize) -> &SimDrive {
         &self.drives[usize::from(self.leader().shared().slot(MemberIndex(member as u16)).drive.0)]
     }
@@ -400,7 +400,7 @@ impl Group {
         self.leader().shared().slots().all(|(_, slot)| slot.state == MemberState::InSync)
     }
 
-    /// Makes a drive known to every shard.
+    /// Installs a drive on every shard.
     pub fn install(&mut self, drive: SimDrive) -> DriveId {
         let id = self.leader().shared().new_drive();
         assert_eq!(usize::from(id.0), self.drives.len(), "a drive's index is its place in the list");
@@ -411,8 +411,8 @@ impl Group {
         id
     }
 
-    /// Compares everything and gives the number of differences. Everything can be compared. A block
-    /// that could not be read and was put right is none.
+    /// Compares everything and gives the number of differences. Everything can be compared. An
+    /// unreadable block that was repaired is not counted.
     pub async fn differences(&self) -> u64 {
         self.jobs_end().await;
         assert!(self.leader().start_scrub(array::ScrubMode::Report), "no scrub is under way");
@@ -431,7 +431,7 @@ async fn abandon(shards: &[Array<SimEnv>]) {
     }
 }
 
-/// What a set of drives is.
+/// Examines a set of drives.
 ///
 /// # Errors
 /// [`AssembleError`].
@@ -445,13 +445,13 @@ pub fn superblock(drive: &SimDrive) -> Superblock {
     Superblock::decode(&drive.read_raw(head, BLOCK as u64)).expect("the drive is a member")
 }
 
-/// Runs two things at the same time.
+/// Runs two futures at the same time.
 pub async fn both(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
     let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + '_>>; 2] = [Box::pin(one), Box::pin(other)];
     join_all(futures).await;
 }
 
-/// Every set of up to `most` of `count` things.
+/// Every set of up to `most` of `count` elements.
 pub fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
     (0u64..1 << count)
         .filter(|set| set.count_ones() as usize <= most)
@@ -459,8 +459,8 @@ pub fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// Every set of members with at most `most` in each set of the group: with what the level survives,
-/// all losses that it survives.
+/// Every set of members with at most `most` in each set of the group. With the number of members
+/// that the level survives, these are all losses that it survives.
 pub fn lost_sets(shape: &Shape, most: usize) -> Vec<Vec<usize>> {
     let per_set = shape.members_per_set();
     let mut all: Vec<Vec<usize>> = vec![Vec::new()];

@@ -1,18 +1,19 @@
-//! What may be read from a group, power cuts and lost members included: for each block every
-//! version since the last one that is known to be durable.
+//! The contents that may be read from a group, also after power cuts and with lost members: for
+//! each block every version since the last one that is known to be durable.
 //!
-//! A *block* is as much as a drive writes at once, a sector. A *version* is a number from which the
-//! content of every block can be computed; no two requests write the same one, and no two blocks
-//! look alike in one, so that whatever is read tells where it comes from.
+//! A *block* is the unit that a drive writes atomically, a sector. A *version* is a number from
+//! which the content of every block can be computed. No two requests write the same version, and no
+//! two blocks look alike in one, so the content of a read shows where it comes from.
 //!
-//! What is checked:
-//! 1. Without a power cut, the last version that was answered; of a request that was answered with
-//!    an error since, its version or the one before.
-//! 2. After one, any version from the last durable one on; nothing else, no mixture, no error.
+//! The checks:
+//! 1. Without a power cut, a read gives the last version that was answered. If a request was
+//!    answered with an error since, it gives its version or the one before.
+//! 2. After a power cut, a read gives any version from the last durable one on: no other content,
+//!    no mixture, no error.
 //! 3. One exception: a block with a version that is not durable, on a member that was lost in the
 //!    same power cut, may be unreadable, if several data strips of its row were being written at
-//!    the same time. If the group knew by then that the member was lost, only if the version was
-//!    being written when it noticed.
+//!    the same time. If the group knew by then that the member was lost, this holds only if the
+//!    version was being written when the group noticed.
 
 mod requests;
 
@@ -37,7 +38,7 @@ pub struct Version(u64);
 impl Version {
     /// Zeroes: never written, discarded, or zeroed.
     pub const ZERO: Version = Version(0);
-    /// Not to be read until it is written again.
+    /// Unreadable until it is written again.
     const UNREADABLE: Version = Version(u64::MAX);
 
     /// Fills `into`, which lies at the group byte `at`, a multiple of 8.
@@ -66,7 +67,7 @@ impl Version {
     }
 }
 
-/// Something was read that may not be read.
+/// A read gave content that is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation(pub String);
 
@@ -91,16 +92,16 @@ struct Entry {
     among_others: bool,
 }
 
-/// A member that is not there after a power cut.
+/// A member that is absent after a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loss {
-    /// Its place.
+    /// Its slot.
     pub member: usize,
-    /// How many requests were begun ([`History::begun`]) when it was seen that the group knows.
-    /// What was begun before counted on it.
+    /// How many requests were begun ([`History::begun`]) when the group was seen to know. Requests
+    /// begun before relied on the member.
     pub begun: u64,
-    /// How many answers there were by then ([`History::now`]). What was answered before can be
-    /// computed without it.
+    /// How many answers there were by then ([`History::now`]). Data answered before can be computed
+    /// without the member.
     pub answered: u64,
 }
 
@@ -177,7 +178,7 @@ impl History {
         self.block_bytes
     }
 
-    /// A version that was never written.
+    /// A version that no request has written.
     pub fn next_version(&mut self) -> Version {
         self.version_last += 1;
         Version(self.version_last)
@@ -189,7 +190,7 @@ impl History {
         start / bytes..(start + len) / bytes
     }
 
-    /// A request that changes a range is given to the group. Ranges under way do not overlap.
+    /// The group gets a request that changes a range. Ranges under way do not overlap.
     pub fn begin(&mut self, start: u64, len: u64, version: Version) {
         let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
         let mut at = start;
@@ -234,7 +235,7 @@ impl History {
         self.begun
     }
 
-    /// It was answered; `durable` if it had FUA.
+    /// The request was answered; `durable` if it had FUA.
     pub fn end(&mut self, start: u64, len: u64, durable: bool) {
         self.now += 1;
         self.under_way.retain(|piece| piece.start + piece.len <= start || start + len <= piece.start);
@@ -248,13 +249,13 @@ impl History {
         }
     }
 
-    /// It was answered with an error: any part of it may be there, now and for as long as nothing
-    /// else is written.
+    /// The request was answered with an error: any part of it may be there, now and until the range
+    /// is written again.
     pub fn failed(&mut self, start: u64, len: u64) {
         self.under_way.retain(|piece| piece.start + piece.len <= start || start + len <= piece.start);
     }
 
-    /// It was refused: nothing of it is there, now or later.
+    /// The request was refused: no part of it is there, now or later.
     pub fn refused(&mut self, start: u64, len: u64) {
         self.failed(start, len);
         for block in self.range(start, len) {
@@ -267,19 +268,19 @@ impl History {
         }
     }
 
-    /// Answers so far: what [`History::flushed`] takes, noted when the flush is given to the group.
+    /// Answers so far: the argument of [`History::flushed`], taken when the group gets the flush.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// A flush that was given to the group at `since` was answered: older versions than those which
-    /// were answered then cannot come back.
+    /// A flush that the group got at `since` was answered: versions older than those answered then
+    /// cannot come back.
     pub fn flushed(&mut self, since: u64) {
         let blocks = &mut self.blocks;
         self.unsettled.retain(|&block| {
             let entries = &mut blocks[block as usize];
             let durable = entries.iter().rposition(|entry| entry.done <= since);
-            // None: what is left came with FUA, after the flush began.
+            // None: the remaining entries came with FUA, after the flush began.
             entries.drain(..durable.unwrap_or(0));
             entries.len() > 1
         });
@@ -295,7 +296,7 @@ impl History {
         self.blocks[block as usize].last().expect("every block has an entry").version
     }
 
-    /// Compares what was read without a power cut since the last time it was settled.
+    /// Checks a read, if there was no power cut since the last `settle`.
     ///
     /// # Errors
     /// [`Violation`].
@@ -303,7 +304,7 @@ impl History {
         let bytes = self.block_bytes();
         for (chunk, block) in read.chunks_exact(bytes as usize).zip(self.range(start, read.len() as u64)) {
             let entries = &self.blocks[block as usize];
-            // Those after the last that was answered have failed, or are under way.
+            // Entries after the last answered one have failed, or are under way.
             let answered = entries.iter().rposition(|entry| entry.done != UNDER_WAY).unwrap_or(0);
             let mut may = entries[answered..].iter();
             if !may.any(|entry| entry.version.matches(block * bytes, chunk)) {
@@ -314,7 +315,7 @@ impl History {
         Ok(())
     }
 
-    /// Checks what was read after a power cut. Gives the version of each block.
+    /// Checks a read after a power cut. Gives the version of each block.
     ///
     /// # Errors
     /// [`Violation`].
@@ -326,8 +327,8 @@ impl History {
             .collect()
     }
 
-    /// Whether all of this may be read after a power cut: of each block the version, or that it
-    /// cannot be read.
+    /// Whether all of this may be read after a power cut: for each block a version, or that it is
+    /// unreadable.
     pub fn allows(&self, read: &[Option<Version>], lost: &[Loss]) -> bool {
         assert_eq!(read.len(), self.blocks.len(), "all blocks are read");
         read.iter().zip(&self.blocks).enumerate().all(|(block, (read, entries))| match read {
@@ -353,8 +354,8 @@ impl History {
     pub fn check_unreadable(&self, start: u64, lost: &[Loss]) -> Result<(), Violation> {
         let place = self.geometry.place(start);
         let MemberIndex(member) = self.geometry.member(place.unit, place.x, place.role);
-        // What the group writes as a whole is in flight as a whole: with checksums 4 KiB, whatever
-        // the drives' sectors.
+        // The unit that the group writes as a whole is in flight as a whole: with checksums 4 KiB,
+        // for any sector size of the drives.
         let grain = self.geometry.sector.max(self.block_bytes());
         let whole = self.range(start / grain * grain, grain);
         let around = || &self.blocks[whole.start as usize..whole.end as usize];
@@ -381,7 +382,7 @@ impl History {
         )))
     }
 
-    /// Checks what was read after a power cut, and takes it for the truth from now on.
+    /// Checks a read after a power cut, and takes its content as the truth from now on.
     ///
     /// # Errors
     /// [`Violation`].
@@ -394,7 +395,7 @@ impl History {
         Ok(())
     }
 
-    /// Checks that a block may be unreadable, and expects no more of it until it is written again.
+    /// Checks that a block may be unreadable, and accepts that until it is written again.
     ///
     /// # Errors
     /// [`Violation`].
@@ -414,8 +415,8 @@ impl History {
         self.under_way.clear();
     }
 
-    /// The process was killed: everything that was answered is still there. To be called before
-    /// anything is settled.
+    /// The process was killed: all answered writes are still there. To be called before anything is
+    /// settled.
     pub fn killed(&mut self) {
         self.flushed(self.now);
         self.under_way.clear();
@@ -430,7 +431,7 @@ impl History {
             .collect()
     }
 
-    /// A number for what may be read: equal for histories that allow the same.
+    /// A number for the allowed contents: equal for histories that allow the same.
     pub fn fingerprint(&self) -> u64 {
         use std::hash::{Hash, Hasher};
         let mut hasher = std::collections::hash_map::DefaultHasher::new();
@@ -444,7 +445,7 @@ impl History {
         hasher.finish()
     }
 
-    /// Everything as a model, once it is settled.
+    /// The content as a model, once everything is settled.
     pub fn model(&self, size: u64) -> Model {
         let mut model = Model::new(size);
         let bytes = self.block_bytes();

@@ -1,5 +1,5 @@
-//! Members on shelves: how they leave a group, and how they come back. The rules are those of the
-//! daemon (`engine/away.rs`).
+//! Members on shelves: how they leave a group and come back. The rules are those of the daemon
+//! (`engine/away.rs`).
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::Group;
 use super::group::uuid;
 use crate::{GroupDrive, Rng, SimDrive, SimEnv};
 
-/// How often it is looked.
+/// The interval between looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Group {
-    /// The member whose place a drive has, or had last.
+    /// The member whose slot a drive has, or had last.
     fn place_of(&self, id: DriveId) -> Option<(MemberIndex, MemberState)> {
         let shared = self.leader().shared();
         shared.slots().find(|(_, slot)| slot.drive == id).map(|(member, slot)| (member, slot.state))
     }
 
-    /// Members that are out of reach for too long leave the group.
+    /// Members that are unreachable for too long leave the group.
     pub async fn take_out_lost(&self) {
         for (&place, namespaces) in &self.attached {
             let id = DriveId(place as u16);
@@ -35,7 +35,7 @@ impl Group {
         }
     }
 
-    /// Lets go of a drive of a shelf: returns when nothing is executed any more that it was sent.
+    /// Releases a drive of a shelf: returns when no command to it is executed any more.
     pub async fn let_go(&mut self, place: usize) {
         self.shards.iter().for_each(|shard| shard.uninstall(DriveId(place as u16)));
         if let Some(namespaces) = self.attached.remove(&place) {
@@ -44,7 +44,7 @@ impl Group {
         self.let_go.push(place);
     }
 
-    /// Gives a drive of a shelf to every shard, if it can be reached.
+    /// Installs a drive of a shelf on every shard, if it can be reached.
     pub async fn install_remote(&mut self, drive: &SimDrive) -> Option<DriveId> {
         let known = self.ways.look(&self.env, drive).await.ok()?;
         let id = self.leader().shared().new_drive();
@@ -58,8 +58,8 @@ impl Group {
         Some(id)
     }
 
-    /// Takes a drive of a shelf that has left the group, or was not there when that was assembled,
-    /// back into its place. False: it cannot be reached.
+    /// Puts a drive of a shelf back into its slot. It has left the group, or was absent at the
+    /// assembly. False: it cannot be reached.
     ///
     /// # Panics
     /// If the member did not leave, or the group does not take the drive.
@@ -91,7 +91,7 @@ impl Group {
         }
     }
 
-    /// Waits until the drive of a member is out of reach for too long and has left the group.
+    /// Waits until the drive of a member is unreachable for too long and has left the group.
     pub async fn until_lost(&self, member: usize) {
         while matches!(self.state(member), MemberState::InSync | MemberState::Rebuilding) {
             self.take_out_lost().await;

@@ -1,4 +1,4 @@
-//! A crash: the states that it left, and recovering from them.
+//! A crash: the states that it left, and the recovery from them.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,17 +22,17 @@ use crate::{Latency, Sim, SimDrive, SimEnv};
 /// A crash, and the members that are lost with it or before.
 pub(super) struct Crash<'a> {
     pub case: &'a Case,
-    /// What may be read after it.
+    /// The contents that may be read after it.
     pub history: &'a History,
-    /// As they are at this point of the tape.
+    /// The drives at this point of the tape.
     pub drives: &'a Rc<RefCell<Drives>>,
-    /// The crash before, if it comes in a recovery from that, and the state which that left.
+    /// The previous crash and the state that it left, if this crash comes in the recovery from it.
     pub recovering_from: Option<(&'a Crash<'a>, &'a Explorer)>,
     pub point: Point,
     /// Events on the tape.
     pub of: usize,
     pub lost: &'a [usize],
-    /// Members, in groups, of which it does not matter who kept what.
+    /// Groups of members that may be exchanged: it does not matter which of them kept what.
     pub exchangeable: &'a [Vec<usize>],
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Crash<'_> {
     }
 }
 
-/// What came of a recovery.
+/// The result of a recovery.
 pub(super) struct Recovered {
     pub tape: Tape,
     pub outcome: Vec<Option<Version>>,
@@ -61,21 +61,21 @@ impl Crash<'_> {
         self.recovering_from.map_or(&self.case.degraded, |(first, _)| first.lost)
     }
 
-    /// What was lost one after the other, each with all that was lost before.
+    /// The losses one after the other, each with all members lost before.
     pub fn losses(&self) -> Vec<&[usize]> {
         let mut losses = self.recovering_from.map_or(vec![&*self.case.degraded], |(first, _)| first.losses());
         losses.push(self.lost);
         losses
     }
 
-    /// What the power cut decides.
+    /// The choices of the power cut.
     pub fn cut(&self) -> Cut {
         self.drives.borrow().cut(self.lost, self.exchangeable)
     }
 
     /// The states that it left.
     pub fn explorer(&self, cut: Cut) -> Explorer {
-        // Recovery depends on who is there.
+        // Recovery depends on the set of present members.
         let lost = self.lost.iter().fold(1_u64, |sum, &member| sum | 2 << member);
         let root = u128::from(mix(lost)) << 64 | u128::from(lost);
         match self.recovering_from {
@@ -89,8 +89,9 @@ impl Crash<'_> {
         self.history.allows(outcome, &self.lost_in_crash())
     }
 
-    /// Recovers, reads everything and compares. Which state it is, is decided as it is read.
-    /// `taped`: gives what the drives were asked until all was read, and otherwise what that was.
+    /// Recovers, reads everything and compares. The state is decided as it is read. `taped`: gives
+    /// the tape of the drives until everything was read. Otherwise it gives the content that was
+    /// read.
     pub fn recover(&self, states: &Rc<RefCell<Explorer>>, counts: &Counts, taped: bool) -> Result<Recovered, String> {
         let recovered = attempt(|| {
             let sim = Sim::new(1);
@@ -113,7 +114,8 @@ impl Crash<'_> {
             let lost = self.lost_in_crash();
             let check = |start: u64, read: Option<&[u8]>| match read {
                 _ if taped => {
-                    // What was read once has to stay. The last request ended with the power.
+                    // Content that was read once has to stay. The last request ended with the
+                    // power.
                     let mut history = histories.last().expect("there is the first").1.clone();
                     history.power_cut();
                     match read {
@@ -151,8 +153,7 @@ impl Crash<'_> {
         here.map(|&member| Loss::in_power_cut(member)).collect()
     }
 
-    /// Blocks that cannot be read can be written again, and read then; and data and syndromes
-    /// agree.
+    /// Unreadable blocks can be written again, and read then; and data and parity agree.
     async fn rewrite(&self, group: &Group, unreadable: &[u64]) -> Result<(), Violation> {
         let array = group.leader();
         let bytes = vec![0x5A; BLOCK_BYTES as usize];
@@ -176,8 +177,8 @@ impl Crash<'_> {
     }
 }
 
-/// Reads everything. `check` gets what was read where, or that it could not be. Gives the blocks
-/// that could not.
+/// Reads everything. `check` gets the content and offset of each read, or that it failed. Gives the
+/// unreadable blocks.
 async fn read_all(
     array: &Array<SimEnv>,
     mut check: impl FnMut(u64, Option<&[u8]>) -> Result<(), Violation>,

@@ -1,17 +1,16 @@
-//! Going through what recovery can tell apart.
+//! Going through all states that recovery can distinguish.
 //!
-//! Recovery and what is read after it are a function of the blocks that are read: a block that is
-//! overwritten first, or never looked at, may have any content. So what a power cut left is decided
-//! when it is asked for. From each recovery follows which choices it asked for, and in what order;
-//! the others are the same recovery whatever they are. What was asked for is gone through option by
-//! option, depth first, until there is nothing left: so every state is one of those that a recovery
-//! stands for ([`Explorer`]).
+//! Recovery, and every read after it, is a function of the blocks that are read: a block that is
+//! overwritten first, or never read, may have any content. So the content that a power cut left in
+//! a block is decided when it is read. Each recovery has a list of such choices, in order; the
+//! other blocks do not matter to it. The choices are gone through option by option, depth first,
+//! until none is left. So every state is one of those that a recovery stands for ([`Explorer`]).
 //!
-//! Other crash points and other programs leave the same blocks, or as far as recovery asks the same
-//! ones. A [`Memo`] knows all recoveries that ended well as one tree: which blocks were read first,
-//! by their contents which then, and what users read in the end. It is followed as far as it goes.
-//! What it does not know is recovered, and so is what came to something that may not be read here,
-//! to say what is wrong.
+//! Other crash points and other programs leave the same blocks, at least those that recovery reads.
+//! A [`Memo`] knows all recoveries that ended well as one tree: the blocks that were read first,
+//! the blocks that follow by their contents, and the content that users read in the end. The tree
+//! is followed as far as it goes. States outside of the tree are recovered. So are states whose
+//! result in the tree is not allowed here, to report the violation.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -25,13 +24,13 @@ use crate::PageRc;
 use crate::engine::history::Version;
 use crate::rng::mix;
 
-/// What has been read until somewhere in the tree: all contents, in the order they were read in.
+/// A position in the tree: stands for all contents read so far, in order.
 type Key = u128;
 
-/// What comes next in the tree.
+/// The next node in the tree.
 #[derive(Clone, Copy)]
 enum Node {
-    /// Nothing more is read, and this was what users read.
+    /// No more blocks are read, and users read this.
     End { outcome: u32 },
     /// A part of an order in which places are read.
     Reads { order: u32, start: u32, end: u32 },
@@ -57,7 +56,8 @@ impl Hasher for AsItIs {
 
 type Nodes = HashMap<Key, Node, BuildHasherDefault<AsItIs>>;
 
-/// What users read after a recovery: the version of each block, or that it could not be read.
+/// The content that users read after a recovery: the version of each block, or that it is
+/// unreadable.
 pub(super) type Outcome = [Option<Version>];
 
 /// Lists, each of which is kept once and has a number.
@@ -119,13 +119,13 @@ impl Memo {
         self.nodes(key).get(&key).copied()
     }
 
-    /// Another thread may have been here meanwhile: what it found stays.
+    /// Another thread may have inserted a node meanwhile: the first one stays.
     fn insert(&self, key: Key, node: Node) {
         self.nodes(key).entry(key).or_insert(node);
     }
 }
 
-/// A choice that is made; its cut knows for what.
+/// A choice that is made; its cut knows the subject of it.
 #[derive(Clone, Copy)]
 struct Made {
     layer: usize,
@@ -143,8 +143,8 @@ struct Layer {
 struct Read {
     place: Place,
     hash: u128,
-    /// Something was decided for it, or may be at another point or in another program: there the
-    /// tree has its branches.
+    /// A choice was made for it, or may be at another point or in another program: there the tree
+    /// branches.
     branches: bool,
 }
 
@@ -152,25 +152,25 @@ struct Read {
 pub(super) struct Explorer {
     /// The power cuts, each in the recovery from the one before.
     layers: Vec<Layer>,
-    /// What all recoveries here have in common.
+    /// The common root of all recoveries here.
     root: Key,
     is_begun: bool,
-    /// In the order in which they were asked for.
+    /// In the order in which they were made.
     made: Vec<Made>,
-    /// How many of them stay as they are.
+    /// How many of them are fixed.
     settled: usize,
-    /// Where the tree ended: what is read until there, and its contents.
+    /// The end of the tree: the places read until there, and the key of their contents.
     known: Vec<Place>,
     key: Key,
-    /// What recovery has read, each place once.
+    /// The places that recovery has read, each once.
     reads: Vec<Read>,
     /// By drive and block.
     is_read: Vec<Vec<bool>>,
 }
 
 impl Explorer {
-    /// Of drives that a power cut met. `root` stands for all that recovery depends on apart from
-    /// the drives.
+    /// For drives that a power cut hit. `root` stands for everything that recovery depends on apart
+    /// from the drives.
     pub fn new(drives: Rc<RefCell<Drives>>, cut: Cut, root: Key) -> Explorer {
         let (made, known, reads) = Default::default();
         let is_read = drives.borrow().marks();
@@ -178,8 +178,8 @@ impl Explorer {
         Explorer { layers, root, is_begun: false, made, settled: 0, known, key: root, reads, is_read }
     }
 
-    /// Of drives that a power cut met in the recovery from the state at hand, with what is known of
-    /// that.
+    /// For drives that a power cut hit in the recovery from the current state, with the choices
+    /// made for that state.
     pub fn over(&self, drives: Rc<RefCell<Drives>>, cut: Cut, root: Key) -> Explorer {
         let mut over = Explorer::new(drives, cut, root);
         over.layers = self.layers.iter().cloned().chain(over.layers).collect();
@@ -187,8 +187,8 @@ impl Explorer {
         over
     }
 
-    /// Goes on to the next state that none of the recoveries so far stands for, or that came to
-    /// what it may not come to here. Says whether there is one.
+    /// Advances to the next state that no recovery so far stands for, or whose result is not
+    /// allowed here. Says whether there is one.
     pub fn next(&mut self, memo: &Memo, may_be: impl Fn(&Outcome) -> bool) -> bool {
         while !std::mem::replace(&mut self.is_begun, true) || self.advance() {
             if self.follow(memo, &may_be) {
@@ -200,7 +200,7 @@ impl Explorer {
         false
     }
 
-    /// Goes on to the next options. Says whether there are more.
+    /// Advances to the next options. Says whether there are more.
     fn advance(&mut self) -> bool {
         while self.made.len() > self.settled {
             let Made { layer, choice } = *self.made.last().expect("there are more than settled ones");
@@ -212,8 +212,7 @@ impl Explorer {
         false
     }
 
-    /// Follows the tree from its root to where it ends, and says whether something is left to be
-    /// recovered there.
+    /// Follows the tree from its root to its end, and says whether a recovery is needed there.
     fn follow(&mut self, memo: &Memo, may_be: impl Fn(&Outcome) -> bool) -> bool {
         self.key = self.root;
         let mut known: Option<(Arc<[Place]>, u32)> = None;
@@ -237,7 +236,7 @@ impl Explorer {
         }
     }
 
-    /// What is in a place, and whether something had to be decided for it.
+    /// The content of a place, and whether a choice had to be made for it.
     fn look(&mut self, place: Place) -> (Page, bool) {
         let (before, made) = (self.made.len(), &mut self.made);
         for (number, layer) in self.layers.iter_mut().enumerate().rev() {
@@ -249,7 +248,7 @@ impl Explorer {
         unreachable!("the drives before the program are known")
     }
 
-    /// What recovery reads in a place that it has not written.
+    /// The content of a place that recovery reads and has not written.
     pub fn page(&mut self, place: Place) -> PageRc {
         let (page, decided) = self.look(place);
         if !std::mem::replace(&mut self.is_read[place.0 as usize][place.1 as usize], true) {
@@ -259,9 +258,9 @@ impl Explorer {
         page.bytes
     }
 
-    /// The recovery of this state ended well, with this.
+    /// The recovery of this state ended well, with this result.
     pub fn ended_well(&mut self, memo: &Memo, outcome: &Outcome) {
-        // What the tree knew is read again, in the same order in all likelihood.
+        // Places known to the tree are read again, most likely in the same order.
         let is_same = self.reads.iter().map(|read| &read.place).take(self.known.len()).eq(&self.known);
         let again: HashSet<Place> = if is_same { HashSet::new() } else { self.known.iter().copied().collect() };
         let new = self.reads.iter().skip(if is_same { self.known.len() } else { 0 });
@@ -281,7 +280,7 @@ impl Explorer {
         memo.insert(key, Node::End { outcome: memo.outcomes.number_of(outcome) });
     }
 
-    /// Each state by itself, with all choices made before anything is read.
+    /// Each state separately, with all choices made before anything is read.
     #[cfg(test)]
     pub fn apart(mut self) -> Explorer {
         let cut = &mut self.layers[0].cut;
@@ -297,19 +296,19 @@ impl Explorer {
         self
     }
 
-    /// What is decided of the state at hand, by choice of the first power cut.
+    /// The choices made in the current state, for the first power cut.
     #[cfg(test)]
     pub fn taken(&self) -> Vec<Option<usize>> {
         self.layers[0].cut.taken().to_vec()
     }
 
-    /// How many states the one at hand stands for.
+    /// How many states the current one stands for.
     #[cfg(test)]
     pub fn stands_for(&self) -> u64 {
         self.layers.iter().map(|layer| layer.cut.open_states()).product()
     }
 
-    /// What the last power cut kept, for people.
+    /// The content that the last power cut kept, as text for people.
     pub fn text(&self) -> String {
         let last = self.layers.last().expect("there is a power cut");
         last.cut.text(&last.drives.borrow())

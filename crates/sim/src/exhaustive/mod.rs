@@ -1,8 +1,9 @@
 //! Every crash of every short program.
 //!
-//! For each program the drives' operations are recorded once; from the tape follows every state
-//! that a power cut could leave at every point ([`states`]); each that can be told apart
-//! ([`explore`]) is assembled and recovered by the real code, without each set of members that the
+//! For each program the drives' operations are recorded once. Every state that a power cut could
+//! leave at every point follows from the tape ([`states`]). Each state that recovery can
+//! distinguish ([`explore`]) is assembled and recovered by the real code, without each set of
+//! members that the level can do without, and everything is read and compared with the model.
 //! level can do without, and everything is read and compared with the model.
 
 mod crash;
@@ -31,22 +32,22 @@ use self::tape::{Recording, Tape, first_stripe, record};
 use crate::campaign::{attempt, keep_memory};
 use crate::engine::{Protection, lost_sets};
 
-/// What was gone through.
+/// The extent of a check so far.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Programs, each with each set of members missing.
     pub programs: AtomicU64,
     /// Points at which the power failed.
     pub points: AtomicU64,
-    /// For each of them, and each set of lost members, the states of the drives that are there.
+    /// For each of them, and each set of lost members, the states of the present drives.
     pub cases: AtomicU64,
-    /// Recoveries, with everything read and compared, each of which stands for all cases that are
-    /// the same to it.
+    /// Recoveries, with everything read and compared. Each stands for all cases that are the same
+    /// to it.
     pub recovered: AtomicU64,
     /// Those of them after which a block that was being written cannot be read, as the exception
     /// allows.
     pub excused: AtomicU64,
-    /// Violations so far: a run that is broken off has told none of them.
+    /// Violations so far: a run that is aborted has printed none of them.
     pub violations: AtomicU64,
 }
 
@@ -65,12 +66,12 @@ impl fmt::Display for Counts {
     }
 }
 
-/// How much is gone through.
+/// The extent of a check.
 #[derive(Debug, Clone)]
 pub struct Extent {
     /// The group.
     pub shape: Shape,
-    /// What it does against crashes.
+    /// Its protection against crashes.
     pub protection: Protection,
     /// Programs have at most this many requests.
     pub ops: usize,
@@ -78,7 +79,7 @@ pub struct Extent {
     pub degraded: usize,
     /// Members that are lost while it runs or in the crash, together: at most this many.
     pub lost: usize,
-    /// Each set of lost members, and each state of those that are there, also where one differs
+    /// Check each set of lost members, and each state of the present ones, also where one differs
     /// from another only in members that play the same part.
     pub every_set: bool,
     /// Crashes, each in the recovery from the one before: at most this many.
@@ -89,12 +90,11 @@ pub struct Extent {
     pub violations: usize,
     /// Only count the cases, and recover none.
     pub only_count: bool,
-    /// Which of the programs.
+    /// The part of the programs to check.
     pub part: Part,
 }
 
-/// One of so many parts, about equal, of all programs: what takes days is gone through piece by
-/// piece.
+/// One of so many parts, about equal, of all programs: a check of days can be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     /// From 1.
@@ -107,7 +107,7 @@ impl Part {
     /// All of it.
     pub const WHOLE: Part = Part { number: 1, of: 1 };
 
-    /// Neighbours stay together, since they begin alike.
+    /// Neighbors stay together, since they begin alike.
     fn of_list<T>(self, list: Vec<T>) -> Vec<T> {
         let at = |number: usize| (list.len() as u128 * number as u128 / self.of as u128) as usize;
         let (start, end) = (at(self.number - 1), at(self.number));
@@ -128,7 +128,7 @@ impl FromStr for Part {
 }
 
 impl Extent {
-    /// Everything the level promises, for programs of up to `ops` requests.
+    /// All promises of the level, for programs of up to `ops` requests.
     pub fn whole(shape: Shape, ops: usize) -> Extent {
         let survives = shape.survives();
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
@@ -166,7 +166,7 @@ impl Extent {
         self.part.of_list(cases)
     }
 
-    /// Goes through these programs. Gives the violations.
+    /// Checks these programs. Gives the violations.
     pub fn check(&self, cases: &[Case], counts: &Counts) -> Vec<String> {
         keep_memory();
         let starts: Vec<Start> = cases.chunk_by(Case::begins_like).map(Start::new).collect();
@@ -210,8 +210,8 @@ impl Extent {
         violations
     }
 
-    /// Every point of the program's last request, since those of the ones before are a shorter
-    /// program's, with every set of lost members.
+    /// Every point of the program's last request, with every set of lost members. The points of the
+    /// earlier requests are those of a shorter program.
     fn each_crash(
         &self,
         case: &Case,
@@ -223,8 +223,8 @@ impl Extent {
         let first_stripe = first_stripe.as_deref();
         let alike = alike(case, first_stripe);
         let sets = self.lost_after(case, &alike, &[&case.degraded]);
-        // With a crash to come in the recovery, who kept what decides whose loss in that comes to
-        // the same.
+        // If another crash in the recovery follows, the content that each member kept decides which
+        // losses in that crash are equivalent.
         let exchangeable = first_stripe.filter(|_| self.crashes == 1);
         let exchangeable = &exchangeable.map_or(Vec::new(), |first_stripe| case.alike_in_data(first_stripe))[..];
         let of = recording.tape.events.len();
@@ -238,14 +238,13 @@ impl Extent {
         })
     }
 
-    /// What says which members play the same part in a program: nothing where each is to be looked
-    /// at.
+    /// The data that decide which members play the same part in a program: `None` where each is to
+    /// be checked.
     fn first_stripe(&self) -> Option<Vec<usize>> {
         (!self.every_set).then(|| first_stripe(&self.shape, self.protection))
     }
 
-    /// The sets of lost members that may follow on those that were lost before, one after the
-    /// other.
+    /// The sets of lost members that may follow the earlier losses, one after the other.
     fn lost_after(&self, case: &Case, alike: &[Vec<usize>], before: &[&[usize]]) -> Vec<Vec<usize>> {
         let mut sets = lost_sets(&case.shape, self.lost);
         sets.retain(|lost| {
@@ -256,8 +255,8 @@ impl Extent {
         sets
     }
 
-    /// Recovers from every state that a crash left, and from all crashes in that if more are to
-    /// come.
+    /// Recovers from every state that a crash left, and from all crashes in that recovery if more
+    /// are requested.
     fn go_through(
         &self,
         crash: &Crash<'_>,
@@ -275,8 +274,8 @@ impl Extent {
             return ControlFlow::Continue(());
         }
         let states = Rc::new(RefCell::new(crash.explorer(cut)));
-        // What this recovery does not read, another one may read after a crash in this one. So
-        // nobody else's stands for it.
+        // A block that this recovery does not read may be read by another one after a crash in this
+        // one. So no other recovery stands for this one.
         let nothing = Memo::default();
         let known = if more > 0 { &nothing } else { memo };
         while states.borrow_mut().next(known, |outcome| crash.may_be(outcome)) {
@@ -315,18 +314,18 @@ impl Extent {
     }
 }
 
-/// The members that play the same part in a program: none where each is to be looked at.
+/// The members that play the same part in a program: none where each is to be checked.
 fn alike(case: &Case, first_stripe: Option<&[usize]>) -> Vec<Vec<usize>> {
     first_stripe.map_or(Vec::new(), |first_stripe| case.alike(first_stripe))
 }
 
-/// Violations of a program after which it is left.
+/// Violations of a program after which its check ends.
 const VIOLATIONS_OF_PROGRAM: usize = 3;
 
 /// Programs that begin on the same drives.
 struct Start {
     cases: usize,
-    /// How many are not gone through.
+    /// How many are not checked yet.
     left: AtomicUsize,
     memo: Mutex<Arc<Memo>>,
 }
@@ -340,7 +339,7 @@ impl Start {
         self.memo.lock().expect("nobody panics with it").clone()
     }
 
-    /// One is gone through. Memory is let go with the last.
+    /// A program was checked. The last one frees the memory.
     fn done(&self) {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             *self.memo.lock().expect("nobody panics with it") = Arc::default();

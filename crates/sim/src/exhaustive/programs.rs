@@ -14,13 +14,13 @@ pub(crate) const STRIP_BYTES: u64 = 8 * KIB;
 /// A request of a program, in bytes of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// What.
+    /// The kind of request.
     pub request: Request,
     /// Start in bytes.
     pub start: u64,
     /// Length in bytes.
     pub len: u64,
-    /// How it is called.
+    /// Its name.
     name: &'static str,
 }
 
@@ -36,12 +36,12 @@ impl fmt::Display for Op {
     }
 }
 
-/// What there is before the program begins.
+/// The state before the program begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
     /// A new group, never written.
     Fresh,
-    /// Everything the program touches was written and flushed.
+    /// All blocks of the program were written and flushed.
     Written,
 }
 
@@ -50,9 +50,9 @@ pub enum Before {
 pub struct Case {
     /// The group.
     pub shape: Shape,
-    /// What the group does against crashes.
+    /// The protection of the group against crashes.
     pub protection: Protection,
-    /// What was there.
+    /// The state before the program.
     pub before: Before,
     /// Members that are missing while the program runs.
     pub degraded: Vec<usize>,
@@ -67,23 +67,23 @@ impl Case {
         begin(self) == begin(other)
     }
 
-    /// The members in groups that play the same part: their strips are overwritten at the same
-    /// columns by each request, or they hold syndromes, or nothing that a request touches.
-    /// `first_stripe`: the members of the group's first stripe by role, in which all requests lie
-    /// but those of everything.
+    /// Groups of members that play the same part: their strips are overwritten at the same columns
+    /// by each request, or they hold parity, or no request touches them. `first_stripe`: the
+    /// members of the group's first stripe by role. All requests lie in that stripe, except those
+    /// of the whole group.
     pub(super) fn alike(&self, first_stripe: &[usize]) -> Vec<Vec<usize>> {
         self.parts(first_stripe).into_values().collect()
     }
 
-    /// Those of them that hold data. Of data all that is there is read, in whatever order; of
-    /// syndromes only those that are needed, the first ones, so that it matters which of them are
-    /// right.
+    /// Those of them that hold data. Of the data strips all present ones are read, in any order. Of
+    /// the parity strips only the first ones that are needed are read, so it matters which of them
+    /// are right.
     pub(super) fn alike_in_data(&self, first_stripe: &[usize]) -> Vec<Vec<usize>> {
         let parts = self.parts(first_stripe).into_iter();
         parts.filter_map(|((_, part), members)| matches!(part, Part::Data(_)).then_some(members)).collect()
     }
 
-    /// The members by their set and what they are in it.
+    /// The members by their set and their part in it.
     fn parts(&self, first_stripe: &[usize]) -> BTreeMap<(usize, Part), Vec<usize>> {
         let mut parts: BTreeMap<(usize, Part), Vec<usize>> = BTreeMap::new();
         for member in 0..usize::from(self.shape.members) {
@@ -97,7 +97,7 @@ impl Case {
         parts
     }
 
-    /// The columns of a data strip of the first stripe that each request is about.
+    /// The columns of a data strip of the first stripe that each request covers.
     fn written(&self, role: usize) -> Vec<(u64, u64)> {
         let strip = role as u64 * STRIP_BYTES;
         let column = |byte: u64| byte.clamp(strip, strip + STRIP_BYTES) - strip;
@@ -106,7 +106,7 @@ impl Case {
     }
 }
 
-/// What a member is to a program.
+/// The part of a member in a program.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     /// Columns, by request, as start and end.
@@ -115,8 +115,8 @@ enum Part {
     Nothing,
 }
 
-/// Of all such losses that differ only in members that are `alike` this one is the first. `losses`:
-/// what is lost one after the other, each with all that was lost before.
+/// Whether this is the first of all losses that differ only in members that are `alike`. `losses`:
+/// the losses one after the other, each with all members lost before.
 pub(super) fn is_first_of_alike(alike: &[Vec<usize>], losses: &[&[usize]]) -> bool {
     let lost_at = |member: &usize| losses.iter().position(|lost| lost.contains(member)).unwrap_or(losses.len());
     alike.iter().all(|members| members.is_sorted_by_key(lost_at))
@@ -133,7 +133,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// The small geometries that are gone through.
+/// The small geometries that are checked.
 pub fn shapes() -> Vec<(&'static str, Shape)> {
     let strip = STRIP_BYTES;
     vec![
@@ -146,8 +146,9 @@ pub fn shapes() -> Vec<(&'static str, Shape)> {
     ]
 }
 
-/// Everything that a program may be made of: sizes below a strip, of a strip, across two and of a
-/// stripe, plain and with FUA; giving back a part and a whole unit; flush.
+/// All requests that a program may consist of: writes of a part of a strip, of a strip, across two
+/// strips and of a stripe, plain and with FUA; discards of a part of a strip and of everything;
+/// flush.
 pub fn alphabet(shape: &Shape) -> Vec<Op> {
     let strip = STRIP_BYTES;
     let stripe = strip * shape.data_per_set() as u64;

@@ -1,20 +1,20 @@
-//! What a power cut could leave, derived from the tape of one run.
+//! The states that a power cut could leave, derived from the tape of one run.
 //!
-//! At any point of the tape a block is durable, or it has versions that are not: each of them, or
-//! the durable one, may be what the power cut leaves. What it decides are the choices of a [`Cut`],
-//! up to these reductions:
+//! At any point of the tape a block is durable, or it has versions that are not: the power cut may
+//! leave each of them, or the durable one. Its decisions are the choices of a [`Cut`], up to these
+//! reductions:
 //!
-//! 1. *A structure with a checksum is there, gone, or damaged.* An operation outside of the data
-//!    region writes one structure (superblock, block of the map, frame of the log) under one
-//!    checksum: it is kept whole, not at all, or in a part, of which one stands for all.
-//! 2. *Rows are independent.* Recovery treats each run of columns of a stripe on its own; what rows
-//!    share are the structures. So every state of a row is combined with every state of the
+//! 1. *A structure with a checksum is present, missing, or damaged.* An operation outside of the
+//!    data region writes one structure (superblock, block of the map, frame of the log) under one
+//!    checksum. It is kept whole, not at all, or in a part; one part stands for all.
+//! 2. *Rows are independent.* Recovery treats each run of columns of a stripe separately; rows
+//!    share only the structures. So every state of a row is combined with every state of the
 //!    structures, and rows need not be combined with each other: the n-th block of each row, or
 //!    that of the same member, follows the same choice.
 //! 3. *Columns of a row are independent*, so a data block of 4 KiB stands for its sectors.
 //! 4. *Data strips that play the same part may change places.* Of the states that differ only in
-//!    which of them keeps what, one stands for all.
-//! 5. *A damaged frame of the log is one that is not there*: the pages of both stand for the same.
+//!    the content that each of them keeps, one stands for all.
+//! 5. *A damaged frame of the log equals a missing one*: the pages of both have the same hash.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -31,14 +31,14 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// A block of a drive.
 pub(crate) type Place = (u32, u64);
 
-/// What an operation of a drive is known by.
+/// The identity of a drive operation.
 type OpId = (u32, u64);
 
 /// The content of a block.
 #[derive(Clone)]
 pub(crate) struct Page {
     pub bytes: PageRc,
-    /// Stands for what recovery makes of the content, and for the place.
+    /// Stands for the content as far as recovery uses it, and for the place.
     pub hash: u128,
 }
 
@@ -54,8 +54,8 @@ impl Page {
         Page { bytes: Rc::new(page), hash: u128::from(lanes[0]) << 64 | u128::from(lanes[1]) }
     }
 
-    /// The same bytes, where recovery looks for frames and finds none in them: it does not look at
-    /// them any more.
+    /// The same bytes, in a place where recovery looks for frames and finds none: it does not use
+    /// the bytes any further.
     fn without_frame(&self, place: Place) -> Page {
         let [high, low] = Page::lanes(place);
         Page { bytes: self.bytes.clone(), hash: u128::from(high) << 64 | u128::from(low) }
@@ -67,9 +67,8 @@ impl Page {
     }
 }
 
-/// Where a frame may begin in the blocks of a log's rings, and how many blocks it says that it has,
-/// by block (`docs/format/log.md`). Nothing else of it is looked at: it may be one that does not
-/// count.
+/// The places in a log's rings where a frame may begin, and its blocks according to its own length,
+/// by block (`docs/format/log.md`). Nothing else is checked: the frame may be invalid.
 fn frames(rings: &Range<u64>, blocks: &[Page]) -> Vec<Range<u64>> {
     let begins = rings.clone().filter(|block| blocks[*block as usize].bytes.starts_with(b"PurlinLG"));
     let frame = |block: u64| {
@@ -85,7 +84,7 @@ fn frames(rings: &Range<u64>, blocks: &[Page]) -> Vec<Range<u64>> {
 struct Version {
     op: OpId,
     page: Page,
-    /// The same without the last block of its frame, if it is one of several blocks of a frame.
+    /// The same without the last block of its frame, if its frame has several blocks.
     damaged: Option<Page>,
     done: bool,
 }
@@ -94,17 +93,17 @@ struct Version {
 pub(crate) struct Drives {
     /// The data region, in blocks.
     data: Range<u64>,
-    /// The part of the log region in which recovery looks for frames, in blocks: empty if all of
-    /// what is there is to count.
+    /// The part of the log region in which recovery looks for frames, in blocks. Empty if all
+    /// content is to count.
     rings: Range<u64>,
     /// Members of a set: rows of different sets are different rows.
     per_set: u32,
-    /// What is durable, by drive and block; nothing where all is as it was before the tape.
+    /// The durable content, by drive and block; `None` where it is unchanged since before the tape.
     durable: Vec<Vec<Option<Page>>>,
     pending: BTreeMap<Place, Vec<Version>>,
     /// Blocks of every operation that is not durable.
     ops: BTreeMap<OpId, Op>,
-    /// What each drive was asked so far.
+    /// The operations of each drive so far.
     asked: Vec<Asked>,
 }
 
@@ -114,12 +113,12 @@ struct Op {
     done: bool,
     /// For a flush: the operations that were done when it began.
     covers: Option<Vec<OpId>>,
-    /// Stands for all that was asked of its drive until and with it.
+    /// Stands for all operations of its drive up to this one.
     asked: u64,
 }
 
-/// Stands for what a drive was asked so far to write where, and what of it is durable, but not for
-/// what was written.
+/// Stands for the ranges that a drive got writes for, and for the part of them that is durable, but
+/// not for the content of the writes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Asked {
     begun: u64,
@@ -127,7 +126,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// These blocks are to be written. Gives what stands for all that was asked until now.
+    /// These blocks are to be written. Gives the value that stands for all operations until now.
     fn begin(&mut self, places: &[Place]) -> u64 {
         let what = places.first().map_or(0, |first| mix(first.1 << 32 | places.len() as u64));
         self.begun = mix(self.begun ^ what);
@@ -154,7 +153,7 @@ impl Drives {
         Drives { data, rings, per_set, durable, pending: BTreeMap::new(), ops: BTreeMap::new(), asked }
     }
 
-    /// Such drives, of which nothing is known but what comes on their tape.
+    /// The same drives, of which only the content on their tape is known.
     pub fn over(&self) -> Drives {
         let durable = self.durable.iter().map(|blocks| vec![None; blocks.len()]).collect();
         Drives::untouched(self.data.clone(), self.rings.clone(), self.per_set, durable)
@@ -165,7 +164,7 @@ impl Drives {
         self.durable.iter().map(|blocks| vec![false; blocks.len()]).collect()
     }
 
-    /// Goes one event on.
+    /// Applies one event.
     pub fn apply(&mut self, event: &TapeEvent) {
         let id = (event.drive_index, event.serial);
         match &event.step {
@@ -194,8 +193,8 @@ impl Drives {
         }
     }
 
-    /// Whether something is durable after this event that was not before: so a power cut can leave
-    /// no other states than before. Otherwise it can still leave all of those.
+    /// Whether this event makes data durable: then a power cut can leave no new state. Otherwise it
+    /// can still leave all states from before.
     pub fn makes_durable(&self, event: &TapeEvent) -> bool {
         let op = self.ops.get(&(event.drive_index, event.serial)).filter(|_| matches!(event.step, TapeStep::Done));
         op.is_some_and(|op| op.fua || op.covers.is_some())
@@ -236,7 +235,7 @@ impl Drives {
         *durable = durable.wrapping_add(mix(op.asked)); // In any order.
         for place in op.places {
             let Some(versions) = self.pending.get_mut(&place) else { continue };
-            // What was there before it is overwritten, unless it was in flight at the same time.
+            // Versions from before it are overwritten, unless they were in flight at the same time.
             let Some(position) = versions.iter().position(|version| version.op == id) else { continue };
             let version = versions.remove(position);
             let mut index = 0;
@@ -251,7 +250,7 @@ impl Drives {
         }
     }
 
-    /// What is not durable in a place is one version, and other than what is.
+    /// The place has exactly one version that is not durable, and it differs from the durable one.
     fn lacks(&self, place: Place) -> bool {
         let durable = &self.durable[place.0 as usize][place.1 as usize];
         let versions = self.pending.get(&place).map_or(&[][..], |versions| versions);
@@ -265,7 +264,7 @@ impl Drives {
         self.data.contains(&place.1)
     }
 
-    /// What a power cut decides now, without some drives, of which nothing is to be known. `alike`:
+    /// The choices of a power cut now, without some drives, whose content does not matter. `alike`:
     /// drives that may change places as far as the group is concerned.
     pub fn cut(&self, lost: &[usize], alike: &[Vec<usize>]) -> Cut {
         let is_there = |drive: u32| !lost.contains(&(drive as usize));
@@ -280,8 +279,8 @@ impl Drives {
         let blocks = self.pending.iter().filter(|(place, _)| self.is_data(**place) && is_there(place.0));
         let blocks: Vec<(Place, usize)> = blocks.map(|(place, versions)| (*place, 1 + versions.len())).collect();
         let exchanged = self.exchangeable(alike, &blocks, is_there);
-        // Those that may change places have choices of their own, so that the choices change places
-        // with them.
+        // Drives that may change places have choices of their own, so that the choices change
+        // places with them.
         let mut apart = BTreeMap::new();
         let mut rows: BTreeMap<(u32, u64), Vec<usize>> = BTreeMap::new();
         let mut of_blocks = HashMap::new();
@@ -314,8 +313,8 @@ impl Drives {
         Cut { taken, order, choices: Rc::new(Choices { options, of_ops, of_blocks, alike }) }
     }
 
-    /// Which of those that are `alike` were asked the same so far, in groups of at least two.
-    /// `blocks`: those of data that are not durable.
+    /// Which of the drives that are `alike` had the same operations so far, in groups of at least
+    /// two. `blocks`: the data blocks that are not durable.
     fn exchangeable(
         &self,
         alike: &[Vec<usize>],
@@ -339,27 +338,27 @@ impl Drives {
 
 #[cfg_attr(test, derive(Clone))]
 struct Choices {
-    /// How many options there are, by choice.
+    /// The number of options, by choice.
     options: Vec<usize>,
     /// The choices of operations on structures: 0 not at all, 1 whole, 2 all but the last block.
     of_ops: HashMap<OpId, usize>,
-    /// The choices of blocks of data, and their own options: 0 the durable version, or one of the
+    /// The choices of data blocks, and their own options: 0 the durable version, or one of the
     /// others.
     of_blocks: HashMap<Place, (usize, usize)>,
-    /// Groups of drives that may change places: the choices of each of them, which are about the
-    /// same one after the other.
+    /// Groups of drives that may change places: for each drive its choices, in the same order of
+    /// subjects.
     alike: Vec<Vec<Vec<usize>>>,
 }
 
-/// What a power cut decides at a point of the tape, and how far it is decided: a block that nobody
-/// has asked for may be any of its versions.
+/// The choices of a power cut at a point of the tape, and how far they are made: a block that was
+/// not read may be any of its versions.
 #[derive(Clone)]
 pub(crate) struct Cut {
     choices: Rc<Choices>,
-    /// What is decided, by choice.
+    /// The options taken, by choice.
     taken: Vec<Option<usize>>,
-    /// For each group of drives that may change places, which of their choices are compared first,
-    /// second and so on: in the order in which it came to them.
+    /// For each group of drives that may change places, the order in which their choices are
+    /// compared: the order in which they were made.
     order: Vec<Vec<usize>>,
 }
 
@@ -375,8 +374,8 @@ impl Cut {
         self.choices.options.len()
     }
 
-    /// Every state is gone through, also where another one differs from it only in which members
-    /// kept what.
+    /// Every state is gone through, also those that differ only in the content that each member
+    /// kept.
     #[cfg(test)]
     pub fn leave_out_none(&mut self) {
         self.choices = Rc::new(Choices { alike: Vec::new(), ..(*self.choices).clone() });
@@ -392,35 +391,35 @@ impl Cut {
         frames.map(|(_, choice)| *choice).collect()
     }
 
-    /// What is decided, by choice.
+    /// The options taken, by choice.
     #[cfg(test)]
     pub fn taken(&self) -> &[Option<usize>] {
         &self.taken
     }
 
-    /// Groups of drives that may change places: the choices of each of them, which are about the
-    /// same one after the other.
+    /// Groups of drives that may change places: for each drive its choices, in the same order of
+    /// subjects.
     #[cfg(test)]
     pub fn alike(&self) -> &[Vec<Vec<usize>>] {
         &self.choices.alike
     }
 
-    /// How many states there are that agree with what is decided.
+    /// How many states agree with the choices made.
     #[cfg(test)]
     pub fn open_states(&self) -> u64 {
         let open = self.choices.options.iter().zip(&self.taken).filter(|(_, taken)| taken.is_none());
         open.fold(1, |states: u64, (&options, _)| states.saturating_mul(options as u64))
     }
 
-    /// Decides a choice for its next option, or for its first one, unless it is left out or there
-    /// is none: then it is open.
+    /// Takes the next option of a choice, or its first one. If that is left out or there is none,
+    /// the choice is open again.
     pub fn go_on(&mut self, choice: usize) -> bool {
         let from = self.taken[choice].map_or(0, |option| option + 1);
         self.take(choice, from).is_some()
     }
 
-    /// Decides a choice for the first of its options, from one on, with which the state may be the
-    /// first of its like.
+    /// Takes the first option of a choice, starting from one, with which the state may be the first
+    /// of its equivalents.
     fn take(&mut self, choice: usize, from: usize) -> Option<usize> {
         for (drives, order) in self.choices.alike.iter().zip(&mut self.order) {
             let nth = drives.iter().find_map(|choices| choices.iter().position(|other| *other == choice));
@@ -436,8 +435,8 @@ impl Cut {
         option
     }
 
-    /// Whether the state can be, as far as it is decided, the first of those that differ only in
-    /// who of those that are alike kept what.
+    /// Whether the state, as far as it is decided, can be the first of those that differ only in
+    /// the content that each of the alike drives kept.
     fn may_be_first(&self) -> bool {
         self.choices.alike.iter().zip(&self.order).all(|(drives, order)| {
             let is_earlier = |one: &[usize], other: &[usize]| {
@@ -449,8 +448,8 @@ impl Cut {
         })
     }
 
-    /// What is in a place, if the tape says so. `made` hears of choices that have to be made for it
-    /// and that nobody has made so far: they take their first option.
+    /// The content of a place, if it is on the tape. `made` is called for choices that are needed
+    /// for it and are still open: they take their first option.
     pub fn page<'a>(&mut self, drives: &'a Drives, place: Place, mut made: impl FnMut(usize)) -> Option<&'a Page> {
         let durable = drives.durable[place.0 as usize][place.1 as usize].as_ref();
         let Some(versions) = drives.pending.get(&place) else { return durable };
@@ -458,7 +457,7 @@ impl Cut {
         let mut take = |choice: usize| {
             self.taken[choice].unwrap_or_else(|| {
                 made(choice);
-                // If all options are left out, so is what comes of any of them.
+                // If all options are left out, the result of any of them is left out, too.
                 self.take(choice, 0).unwrap_or_else(|| *self.taken[choice].insert(0))
             })
         };
@@ -476,14 +475,14 @@ impl Cut {
                     0 => None,
                     1 => Some(&version.page),
                     _ if last == place => None,
-                    // Not if what is there instead of its last block is the same.
+                    // Not if the content in place of its last block is the same.
                     _ => version.damaged.as_ref().filter(|_| drives.lacks(last)).or(Some(&version.page)),
                 }
             })
             .or(durable)
     }
 
-    /// What is kept of what is not durable, for people.
+    /// The content kept of blocks that are not durable, as text for people.
     pub fn text(&self, drives: &Drives) -> String {
         let mut text = String::new();
         for (place, (choice, options)) in sorted(&self.choices.of_blocks) {

@@ -1,4 +1,4 @@
-//! Running a program, and taping what its drives are asked.
+//! Running a program, and recording its drives' operations.
 
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
@@ -13,7 +13,7 @@ use crate::engine::{Group, KIB, Protection};
 use crate::trace::TapeEvent;
 use crate::{DriveOptions, Latency, Sim, SimDrive};
 
-/// The smallest drive that a group of this shape can have, with two units.
+/// The smallest drive size for a group of this shape, with two stripe groups.
 fn drive_bytes(shape: &Shape, protection: Protection) -> u64 {
     let need = match Layout::plan(shape, 0, protection.has_checksums()) {
         Err(LayoutError::TooSmall { need, .. }) => need,
@@ -34,7 +34,7 @@ pub(super) fn first_stripe(shape: &Shape, protection: Protection) -> Vec<usize> 
     (0..geometry.strips()).map(|role| usize::from(geometry.member(UnitIndex(0), 0, role).0)).collect()
 }
 
-/// What the drives were asked, and what may be read after a crash.
+/// The drives' operations, and the contents that may be read after a crash.
 pub(super) struct Tape {
     pub events: Vec<TapeEvent>,
     /// From which point of the tape on which history holds.
@@ -42,7 +42,8 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    /// Goes through it, from before its first event to after its last. The drives go with it.
+    /// Goes through the points of the tape, from before the first event to after the last. The
+    /// drives advance with it.
     pub fn each_point(
         &self,
         drives: &RefCell<Drives>,
@@ -76,14 +77,14 @@ pub(super) struct Point {
     /// Events before it.
     pub number: usize,
     /// All states that a power cut could leave here it could also leave at the point before or
-    /// after, with the same that may be read.
+    /// after, with the same allowed contents.
     pub stood_for: bool,
 }
 
-/// What a program left behind.
+/// The result of running a program.
 pub(super) struct Recording {
     pub tape: Tape,
-    /// Where on the tape the last request begins, if it is not the only one.
+    /// The point of the tape at which the last request begins, if it is not the only one.
     pub last: usize,
     /// The drives before the program, by page.
     images: Vec<Vec<Page>>,
@@ -94,27 +95,27 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// The drives before the program. `all_counts`: a damaged frame of the log is another state
-    /// than one that is not there.
+    /// The drives before the program. `all_counts`: a damaged frame of the log counts as a
+    /// different state from a missing one.
     pub fn drives(&self, shape: &Shape, all_counts: bool) -> Drives {
         let rings = if all_counts { 0..0 } else { self.rings.clone() };
         Drives::new(self.images.clone(), self.data.clone(), rings, shape.members_per_set() as u32)
     }
 }
 
-/// Every operation takes a turn: those that do not wait for each other are in flight together on
-/// the tape.
+/// Every operation takes a turn: operations that do not wait for each other are in flight together
+/// on the tape.
 pub(super) fn in_turn() -> Latency {
     Latency::between(1, 1)
 }
 
-/// Of a member's drive.
+/// The options of a member's drive.
 pub(super) fn options(case: &Case, index: usize, latency: Latency) -> DriveOptions {
     let bytes = drive_bytes(&case.shape, case.protection);
     DriveOptions { latency, ..DriveOptions::new(&format!("d{index}"), bytes, BLOCK_BYTES as u32) }
 }
 
-/// Runs a program to its end, and records what the drives were asked.
+/// Runs a program to its end, and records the drives' operations.
 pub(super) fn record(case: &Case) -> Recording {
     let sim = Sim::new(1);
     let env = sim.env();
@@ -165,7 +166,7 @@ pub(super) fn record(case: &Case) -> Recording {
         sim.block_on(async {
             let request = perform(group.leader(), &before, op.request, start, len);
             let noted = async {
-                // The request has begun when this is polled after it.
+                // The request has begun when this future is polled after it.
                 histories.push((at, before.borrow().clone()));
             };
             both_in_order(async { request.await.expect("nothing is wrong") }, noted).await;

@@ -1,4 +1,4 @@
-//! What the reductions leave out is what they say.
+//! Tests that the reductions leave out only equivalent states.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ fn extent(level: &str, protection: Protection, ops: usize) -> Extent {
     Extent { protection, ..Extent::whole(shape, ops) }
 }
 
-/// The points of the last request alone are gone through, so the ones before it have to be a
-/// shorter program's.
+/// Only the points of the last request are gone through, so the earlier ones have to be those of a
+/// shorter program.
 #[test]
 fn a_program_begins_as_the_program_of_its_first_requests() {
     let programs = extent("raid6", Protection::DEFAULT, 2).programs();
@@ -55,7 +55,7 @@ impl Verdicts {
     }
 }
 
-/// Goes through the cases of a program. `apart` recovers each of them, with everything decided
+/// Goes through the cases of a program. `apart` recovers each of them, with all choices made
 /// beforehand.
 fn verdicts(extent: &Extent, case: &Case, apart: bool, memo: Option<&Memo>) -> Verdicts {
     let mut sum = Verdicts::default();
@@ -114,7 +114,7 @@ fn a_recovery_stands_for_cases_that_come_to_the_same() {
     assert!(sum.violated > 100 && sum.excused > 100, "{sum:?}: there is something to be told apart");
 }
 
-/// What is known of other points and programs hides no violation.
+/// The tree of other points and programs hides no violation.
 #[test]
 fn what_ended_well_elsewhere_ends_well() {
     let extent = Extent { every_set: true, ..extent("raid5", Protection::plain(CrashSafety::Off), 2) };
@@ -128,7 +128,7 @@ fn what_ended_well_elsewhere_ends_well() {
     assert!(sum > 1000, "{sum}");
 }
 
-/// What is known of a place where more may be read hides no violation where less may.
+/// The tree of a place where more may be read hides no violation where less may be read.
 #[test]
 fn what_ended_well_is_a_violation_where_it_may_not_be_read() {
     let extent = Extent { every_set: true, ..extent("raid5", Protection::DEFAULT, 1) };
@@ -152,8 +152,8 @@ fn what_ended_well_is_a_violation_where_it_may_not_be_read() {
     assert!(sum > 100, "{sum}");
 }
 
-/// What comes of a loss, and of how many states, depends on the parts that the lost members play,
-/// and not on which members these are.
+/// The result of a loss, and the number of states, depends on the parts of the lost members, and
+/// not on which members these are.
 #[test]
 fn members_that_play_the_same_part_come_to_the_same() {
     let (mut sum, mut left_out) = (Verdicts::default(), 0);
@@ -167,7 +167,8 @@ fn members_that_play_the_same_part_come_to_the_same() {
                 let mut by_lost: BTreeMap<Vec<usize>, Verdicts> = BTreeMap::new();
                 each_verdict(&extent, &case, false, None, |crash, verdicts| {
                     let sum = by_lost.entry(crash.lost.to_vec()).or_default();
-                    // At the others it is in flight at whichever member comes first.
+                    // At other points, operations are in flight at the member that happens to come
+                    // first.
                     if !crash.point.stood_for {
                         sum.add(verdicts);
                     }
@@ -188,12 +189,12 @@ fn members_that_play_the_same_part_come_to_the_same() {
     assert!(sum.violated > 100 && sum.excused > 100 && left_out > 100, "{sum:?}, {left_out} left out");
 }
 
-/// What is decided of a state, by choice, and whether it ends in a violation, and with an
-/// unreadable block that is excused.
+/// The choices of a state, and whether it ends in a violation, and with an unreadable block that is
+/// excused.
 type End = (Vec<Option<usize>>, (bool, bool));
 
-/// Recovers what a crash left. `all`: also states that differ from another one only in which
-/// members kept what.
+/// Recovers the states that a crash left. `all`: also states that differ from another one only in
+/// the content that each member kept.
 fn ends(crash: &Crash<'_>, all: bool) -> Vec<End> {
     let states = crash.explorer(crash.cut());
     let states = Rc::new(RefCell::new(if all { states.leave_out_none() } else { states }));
@@ -206,14 +207,14 @@ fn ends(crash: &Crash<'_>, all: bool) -> Vec<End> {
     ends
 }
 
-/// All orders of so many things.
+/// All orders of so many elements.
 fn orders(len: usize) -> Vec<Vec<usize>> {
     let Some(last) = len.checked_sub(1) else { return vec![Vec::new()] };
     let with_last = |order: Vec<usize>| (0..len).map(move |at| [&order[..at], &[last], &order[at..]].concat());
     orders(last).into_iter().flat_map(with_last).collect()
 }
 
-/// The state itself, and all that come of it when drives that may change places do.
+/// The state itself, and all states that result when drives that may change places do.
 fn exchanges(taken: &[Option<usize>], alike: &[Vec<Vec<usize>>]) -> Vec<Vec<Option<usize>>> {
     let Some((drives, others)) = alike.split_first() else { return vec![taken.to_vec()] };
     let exchange = |order: Vec<usize>| {
@@ -226,9 +227,9 @@ fn exchanges(taken: &[Option<usize>], alike: &[Vec<Vec<usize>>]) -> Vec<Vec<Opti
     orders(drives.len()).into_iter().flat_map(exchange).collect()
 }
 
-/// Which of several data strips that play the same part kept what makes no difference, only how
-/// many of them did: of every state one is recovered that it becomes when such members change
-/// places, and all that it becomes come to the same.
+/// Of several data strips that play the same part, only the number that kept a version matters, not
+/// which ones. For every state, one of its exchanged states is recovered, and all of them have the
+/// same result.
 #[test]
 fn data_strips_that_play_the_same_part_may_change_places() {
     let (mut violated, mut excused, mut left_out) = (0, 0, 0);
@@ -266,7 +267,7 @@ fn data_strips_that_play_the_same_part_may_change_places() {
     assert!(violated > 100 && excused > 100 && left_out > 500, "{violated}, {excused}, {left_out} left out");
 }
 
-/// Points that are only counted leave no state that the others do not.
+/// Points that are only counted leave no state that the others do not leave.
 #[test]
 fn a_point_that_is_stood_for_adds_nothing() {
     let (mut violated, mut excused) = (0, 0);
@@ -279,7 +280,7 @@ fn a_point_that_is_stood_for_adds_nothing() {
                     let points = by_lost.entry(crash.lost.to_vec()).or_default();
                     points.push((crash.history.fingerprint(), crash.point.stood_for, verdicts));
                 });
-                // Points one after the other with the same that may be read.
+                // Consecutive points with the same allowed contents.
                 for points in by_lost.values().flat_map(|points| points.chunk_by(|one, next| one.0 == next.0)) {
                     let are = |stood_for: bool, of: fn(&Verdicts) -> u64| {
                         points.iter().filter(|point| point.1 == stood_for).map(|point| of(&point.2)).sum::<u64>()
@@ -298,8 +299,8 @@ fn a_point_that_is_stood_for_adds_nothing() {
     assert!(violated > 100 && excused > 50, "{violated} violated, {excused} excused");
 }
 
-/// A frame of the log of which a part is missing comes to the same as one that is not there,
-/// whatever else is kept.
+/// A frame of the log with a missing part has the same result as a missing frame, for any other
+/// kept content.
 #[test]
 fn a_damaged_frame_is_one_that_is_not_there() {
     let (mut damaged, mut excused) = (0, 0);

@@ -1,4 +1,4 @@
-//! The way from a host to an address of a target: what it lets through.
+//! The path from a host to an address of a target: which packets it lets through.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,12 +12,12 @@ use ::drive::{Env, Nanos};
 use super::Socket;
 use crate::world::SimEnv;
 
-/// How long a packet takes, in nanoseconds: so that what is sent through several connections
-/// overtakes each other.
+/// How long a packet takes, in nanoseconds. It varies, so that data sent through several
+/// connections overtake each other.
 const DELAY: std::ops::Range<Nanos> = 5_000..60_000;
 
 /// A sender whose packets were lost tries again after this, doubled each time: RFC 6298, clauses
-/// 2.4 and 5.5, with Linux' least time.
+/// 2.4 and 5.5, with Linux' minimum time.
 const RETRANSMIT_MIN: Nanos = 200_000_000;
 
 /// A direction.
@@ -39,20 +39,20 @@ impl Way {
     }
 }
 
-/// What there is at an address.
+/// The machine at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// A machine without power, or none: nothing is answered.
+    /// A machine without power, or none: connections get no answer.
     Nothing,
-    /// A machine with nobody who listens: connections are refused.
+    /// A machine without a listener: connections are refused.
     Machine,
-    /// Somebody who listens.
+    /// A machine with a listener.
     Listener,
 }
 
 pub(super) struct Line {
     cut: [Cell<bool>; 2],
-    /// Since when it does not let anything through.
+    /// Since when it lets no packet through.
     closed_at: [Cell<Nanos>; 2],
     pub presence: Cell<Presence>,
     backlog: RefCell<VecDeque<Rc<Socket>>>,
@@ -77,7 +77,7 @@ impl Line {
         env.world.rng.borrow_mut().range(DELAY)
     }
 
-    /// Packets of a direction arrive.
+    /// Packets of this direction arrive.
     pub fn is_open(&self, way: Way) -> bool {
         !self.cut[way as usize].get() && self.presence.get() != Presence::Nothing
     }
@@ -98,7 +98,7 @@ impl Line {
         }
         self.presence.set(presence);
         if presence != Presence::Listener {
-            // Whoever was not accepted goes with who listened.
+            // Connections that were not accepted end with their listener.
             drop(self.backlog.take());
         }
         self.tell();
@@ -108,8 +108,8 @@ impl Line {
         self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Returns when a packet that was lost is sent again, and arrives: some time after the
-    /// direction is open again, the longer it was not.
+    /// Returns when a lost packet is sent again, and arrives: some time after the direction is open
+    /// again. The longer it was closed, the longer this takes.
     pub async fn reopened(&self, env: &SimEnv, way: Way) {
         poll_fn(|context| {
             if self.is_open(way) {

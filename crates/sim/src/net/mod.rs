@@ -1,16 +1,16 @@
 //! A simulated network: TCP between hosts and targets, in virtual time.
 //!
-//! What TCP promises is kept: within a connection, bytes arrive in order and unchanged, or not at
-//! all. Everything else is free: how they are cut, how long they take, and whether they arrive at
-//! all. In particular, what was sent through a connection that its host has given up is still on
-//! its way, and arrives.
+//! It keeps the promise of TCP: within a connection, bytes arrive in order and unchanged, or not at
+//! all. It decides everything else freely: how bytes are cut, how long they take, and whether they
+//! arrive at all. In particular, bytes sent through a connection that its host has given up are
+//! still in flight, and arrive.
 //!
 //! ```text
 //! host ── SimWriter ──> Pipe (to the target) ──> SimReader ── target
 //!      <─ SimReader ─── Pipe (to the host)   <── SimWriter ──
 //! ```
-//! Both pipes lie on the [`Line`] of an address, which may be cut in either direction, and each may
-//! stall for itself, as the links of a bundle do.
+//! Both pipes lie on the [`Line`] of an address, which may be cut in either direction. Each may
+//! stall independently, as the links of a bundle do.
 
 mod line;
 mod pipe;
@@ -59,7 +59,7 @@ impl Drop for Socket {
         if self.world.has_vanished(self.owner.get()) {
             self.outgoing.vanish();
         } else {
-            // Who closes a socket with unread data sends a reset: RFC 9293, clause 3.6.1.
+            // A socket that is closed with unread data sends a reset: RFC 9293, clause 3.6.1.
             self.outgoing.close(self.incoming.is_read_up());
         }
         self.incoming.deafen();
@@ -91,7 +91,7 @@ impl Writer for SimWriter {
     }
 }
 
-/// Takes an end apart. It belongs to `env` from now on.
+/// Splits an end into its halves. It belongs to `env` from now on.
 fn split(socket: Rc<Socket>, env: &SimEnv) -> (SimReader, SimWriter) {
     socket.owner.set(env.owner);
     (SimReader(socket.clone()), SimWriter(socket))
@@ -142,7 +142,7 @@ impl Lines {
     }
 }
 
-/// An address at which somebody listens. When it is dropped, nobody does.
+/// An address with a listener. Dropping this ends listening.
 pub(crate) struct Listener {
     env: SimEnv,
     line: Rc<Line>,
@@ -168,7 +168,7 @@ impl Drop for Listener {
     }
 }
 
-/// The network of a world, for whoever brings trouble. [`crate::Sim::network`] gives it.
+/// The network of a world, for tests that inject faults. [`crate::Sim::network`] gives it.
 pub struct SimNetwork {
     pub(crate) world: Rc<World>,
 }
@@ -178,8 +178,8 @@ impl SimNetwork {
         self.world.lines.borrow_mut().line(address)
     }
 
-    /// Nothing arrives in one direction any more, and no connection can be made. What was sent is
-    /// sent again and again.
+    /// No bytes arrive in one direction any more, and no connection can be made. Lost data are sent
+    /// again and again.
     pub fn cut(&self, address: &Address, way: Way) {
         self.line(address).set_cut(way, true, self.world.now());
     }
@@ -194,7 +194,7 @@ impl SimNetwork {
         [Way::ToTarget, Way::ToHost].into_iter().for_each(|way| self.heal(address, way));
     }
 
-    /// The connections to an address that have an end which was not closed, oldest first.
+    /// The connections to an address with at least one end that is not closed, oldest first.
     pub fn connections(&self, address: &Address) -> Vec<SimConnection> {
         let lines = self.world.lines.borrow();
         let all = lines.connections.get(address).into_iter().flatten().filter_map(Weak::upgrade);
@@ -202,7 +202,7 @@ impl SimNetwork {
     }
 }
 
-/// A connection, for whoever brings trouble.
+/// A connection, for tests that inject faults.
 pub struct SimConnection {
     link: Rc<Link>,
     world: Rc<World>,
@@ -216,12 +216,12 @@ impl SimConnection {
         }
     }
 
-    /// Nothing arrives in one direction for so long; then everything does.
+    /// No bytes arrive in one direction for this time; then all of them do.
     pub fn stall(&self, way: Way, duration: Duration) {
         self.pipe(way).stall(self.world.now() + duration.as_nanos() as u64);
     }
 
-    /// Both ends find the connection reset. What was on its way does not arrive.
+    /// Both ends find the connection reset. Bytes in flight do not arrive.
     pub fn reset(&self) {
         let keeps = self.world.rng.borrow_mut().chance(1, 2);
         for pipe in [&self.link.to_target, &self.link.to_host] {
@@ -230,8 +230,8 @@ impl SimConnection {
         }
     }
 
-    /// The host's kernel gives the connection up. The target does not hear of it, and what was sent
-    /// still arrives.
+    /// The host's kernel gives the connection up. The target is not notified, and sent bytes still
+    /// arrive.
     pub fn time_out(&self) {
         self.link.to_target.fail_sender(ErrorKind::TimedOut, false);
         self.link.to_host.fail_receiver(ErrorKind::TimedOut, true);

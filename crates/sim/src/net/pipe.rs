@@ -1,4 +1,4 @@
-//! One direction of a connection: bytes on their way, in order, and what holds them up.
+//! One direction of a connection: bytes in flight, in order, and their delays.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use ::drive::{Env, Nanos};
 use super::line::{Line, Way};
 use crate::world::SimEnv;
 
-/// What a sender's kernel takes before the network has carried it on, in bytes.
+/// Bytes that a sender's kernel accepts before the network has delivered them.
 const SEND_BYTES_MAX: usize = 256 << 10;
 
 /// How a stream of bytes ends.
@@ -30,13 +30,13 @@ enum End {
 struct State {
     flying: VecDeque<u8>,
     arrived: VecDeque<u8>,
-    /// What comes after the bytes that fly.
+    /// The end of the stream, after the bytes in flight.
     last: Option<End>,
-    /// What the receiver sees after the bytes that have arrived.
+    /// The end that the receiver sees after the bytes that have arrived.
     ended: Option<End>,
-    /// What the sender sees.
+    /// The error that the sender sees.
     broken: Option<ErrorKind>,
-    /// Nobody takes what arrives.
+    /// The receiver is closed: arriving bytes are dropped.
     is_deaf: bool,
     stalled_until: Nanos,
     reader: Option<Waker>,
@@ -63,7 +63,7 @@ impl Pipe {
         Rc::new(Pipe { line, way, state: RefCell::default(), carried: Cell::new(0) })
     }
 
-    /// Puts a part of `bytes` on its way, or all. Gives how many bytes.
+    /// Puts a part of `bytes` in flight, or all. Gives how many bytes.
     pub fn poll_send(&self, context: &Context<'_>, bytes: &[u8]) -> Poll<Result<usize, ErrorKind>> {
         let mut state = self.state.borrow_mut();
         if let Some(kind) = state.broken {
@@ -82,8 +82,8 @@ impl Pipe {
         Poll::Ready(Ok(taken))
     }
 
-    /// Takes what has arrived, as far as there is room. Gives how many bytes: 0 if the other end
-    /// has finished.
+    /// Takes the bytes that have arrived, as far as there is room. Gives how many: 0 if the other
+    /// end has finished.
     pub fn poll_recv(&self, context: &Context<'_>, into: &mut [u8]) -> Poll<Result<usize, ErrorKind>> {
         let mut state = self.state.borrow_mut();
         if !state.arrived.is_empty() {
@@ -100,12 +100,12 @@ impl Pipe {
         }
     }
 
-    /// Nothing was received that nobody has read.
+    /// All received bytes were read.
     pub fn is_read_up(&self) -> bool {
         self.state.borrow().arrived.is_empty()
     }
 
-    /// The sender's end is closed, in order or not: then what had not been carried is lost.
+    /// The sender's end is closed. If not in order, bytes in flight are lost.
     pub fn close(&self, in_order: bool) {
         let mut state = self.state.borrow_mut();
         if state.last.is_none() {
@@ -119,13 +119,12 @@ impl Pipe {
         wake(carrier);
     }
 
-    /// The sender lost its power: nothing that it had not sent is sent any more, and nobody is
-    /// told.
+    /// The sender lost its power: its bytes in flight are lost, and neither end is notified.
     pub fn vanish(&self) {
         self.state.borrow_mut().flying.clear();
     }
 
-    /// Nobody takes what arrives any more.
+    /// The receiver is closed: arriving bytes are dropped from now on.
     pub fn deafen(&self) {
         let mut state = self.state.borrow_mut();
         state.is_deaf = true;
@@ -135,7 +134,8 @@ impl Pipe {
         wake(carrier);
     }
 
-    /// The receiver finds the connection gone. What has arrived can still be read, or not.
+    /// The receiver finds the connection gone. `keeps_arrived`: bytes that have arrived can still
+    /// be read.
     pub fn fail_receiver(&self, kind: ErrorKind, keeps_arrived: bool) {
         let mut state = self.state.borrow_mut();
         state.ended.get_or_insert(End::Failed(kind));
@@ -147,7 +147,7 @@ impl Pipe {
         wake(reader);
     }
 
-    /// The sender finds the connection gone. `drops`: what is on its way does not arrive.
+    /// The sender finds the connection gone. `drops`: bytes in flight do not arrive.
     pub fn fail_sender(&self, kind: ErrorKind, drops: bool) {
         let mut state = self.state.borrow_mut();
         state.broken.get_or_insert(kind);
@@ -160,13 +160,13 @@ impl Pipe {
         wake(carrier);
     }
 
-    /// Nothing moves before then.
+    /// No bytes move before then.
     pub fn stall(&self, until: Nanos) {
         let mut state = self.state.borrow_mut();
         state.stalled_until = state.stalled_until.max(until);
     }
 
-    /// Something is to be carried. False: nothing ever will be.
+    /// Waits for bytes or an end to deliver. False: there will be none.
     async fn has_work(&self) -> bool {
         poll_fn(|context| {
             let mut state = self.state.borrow_mut();
@@ -182,7 +182,7 @@ impl Pipe {
         .await
     }
 
-    /// A piece arrives, or the end.
+    /// Delivers a piece of the bytes, or the end.
     fn deliver(&self, env: &SimEnv, back: &Rc<Pipe>) {
         let mut state = self.state.borrow_mut();
         let State { flying, arrived, last, ended, is_deaf, .. } = &mut *state;
@@ -196,7 +196,7 @@ impl Pipe {
             }
         } else {
             let mut rng = env.world.rng.borrow_mut();
-            // Cut anywhere, now and then.
+            // Sometimes cut at any byte.
             let len = if rng.chance(1, 4) { 1 + rng.index(flying.len()) } else { flying.len() };
             drop(rng);
             if *is_deaf {
@@ -216,13 +216,13 @@ impl Pipe {
         wake(writer);
         if answers_reset {
             // "If the connection does not exist (CLOSED) then a reset is sent" (RFC 9293, clause
-            // 3.5.2). It travels as anything does.
+            // 3.5.2). The reset travels like other data.
             back.close(false);
         }
     }
 }
 
-/// Carries what is sent through a pipe, until its end.
+/// Delivers the bytes sent through a pipe, until its end.
 pub(super) async fn carry(env: SimEnv, pipe: Rc<Pipe>, back: Rc<Pipe>) {
     while pipe.has_work().await {
         let delay = pipe.line.delay(&env);
@@ -240,8 +240,8 @@ pub(super) async fn carry(env: SimEnv, pipe: Rc<Pipe>, back: Rc<Pipe>) {
             }
         }
         pipe.deliver(&env, &back);
-        // Of what was lost, the first segment alone is sent again until that is acknowledged: RFC
-        // 6298, clause 5.4.
+        // After a loss only the first segment is sent again until that is acknowledged: RFC 6298,
+        // clause 5.4.
         while was_lost && !pipe.line.is_open(pipe.way.back()) {
             pipe.line.reopened(&env, pipe.way.back()).await;
         }

@@ -1,4 +1,4 @@
-//! Executing a program beside the model.
+//! Executing a program together with the model.
 
 mod faults;
 mod outages;
@@ -18,10 +18,10 @@ use crate::engine::history::{self, Asked, History, Loss, Request, perform, perfo
 use crate::engine::{Group, subsets};
 use crate::{DriveOptions, Latency, Outage, PageRc, Rng, Shelf, Sim, SimDrive, SimEnv, Ways};
 
-/// Polls in one run: far above what any program needs.
+/// Polls in one run: far above the need of any program.
 const STEPS_MAX: u64 = 50_000_000;
 
-/// What a run did.
+/// The totals of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Runs.
@@ -32,22 +32,22 @@ pub struct Tally {
     pub requests: u64,
     /// Power cuts and kills, those during recovery included.
     pub crashes: u64,
-    /// Assemblies that came to their end.
+    /// Assemblies that succeeded.
     pub recoveries: u64,
-    /// Assemblies that failed since the way to the drives did, and were tried again.
+    /// Assemblies that failed because the path to the drives did, and were tried again.
     pub unstarted: u64,
-    /// Requests that failed while more drives were out of reach than the group survives.
+    /// Requests that failed while more drives were unreachable than the group survives.
     pub refused: u64,
     /// Faults by kind.
     pub faults: BTreeMap<Fault, u64>,
-    /// Times that units changed their owners.
+    /// Changes of the owners of stripe groups.
     pub moved: u64,
     /// Trouble that the engine took, by place.
     pub buggify: BTreeMap<&'static str, u64>,
 }
 
 impl Tally {
-    /// Adds another one.
+    /// Adds the totals of another run.
     pub fn add(&mut self, other: &Tally) {
         self.runs += other.runs;
         self.drive_ops += other.drive_ops;
@@ -66,19 +66,19 @@ impl Tally {
     }
 }
 
-/// A crash that will come.
+/// A pending crash.
 struct Cut {
     kind: CrashKind,
     lost: Vec<usize>,
     again: Vec<u64>,
 }
 
-/// Members that the group knows to be lost, and when that was seen.
+/// Members that the group knows to be lost, and when that was noticed.
 #[derive(Clone, Default)]
 struct Noticed(Rc<RefCell<Vec<Loss>>>);
 
 impl Noticed {
-    /// Looks again. One whose place another drive has is lost until that is filled.
+    /// Updates the list. A member whose slot has another drive is lost until that drive is filled.
     fn look(&self, array: &Array<SimEnv>, history: &history::Shared) {
         let (begun, answered) = (history.borrow().begun(), history.borrow().now());
         let mut noticed = self.0.borrow_mut();
@@ -97,7 +97,7 @@ impl Noticed {
 struct Run {
     sim: Sim,
     setup: Setup,
-    /// There but while the power is off.
+    /// Present except while the power is off.
     group: Option<Group>,
     history: history::Shared,
     rng: Rng,
@@ -108,18 +108,18 @@ struct Run {
     shelves: BTreeMap<usize, (Shelf, SimDrive)>,
     /// Mishaps that have not ended.
     mishaps: Rc<Cell<usize>>,
-    /// Drives that were left out of an assembly, by the member they were.
+    /// Drives that were left out of an assembly, by their former member.
     aside: Vec<(usize, SimDrive)>,
     outages: Vec<outages::Armed>,
     /// Outages that come with the next start.
     due: Vec<outages::Due>,
     /// Drives that were away when the group was started.
     away: Vec<SimDrive>,
-    /// Drives were damaged, and only a scrub finds all of it.
+    /// Drives were damaged, and only a scrub finds all of the damage.
     damaged: bool,
     /// Members that a rebuild is to fill.
     filling: Vec<usize>,
-    /// The drive that a member was copied to last.
+    /// The drive that a member was last copied to.
     exchanged: Option<u32>,
     noticed: Noticed,
     tally: Rc<RefCell<Tally>>,
@@ -128,7 +128,7 @@ struct Run {
 /// Executes a program to its end.
 ///
 /// # Panics
-/// At the first violation of a promise, and if the program is not within what is promised.
+/// At the first violation of a promise, and if the program is not within the promises.
 pub fn execute(program: &Program, verbose: bool) -> Tally {
     assert!(is_promised(program), "the program asks for more than is promised");
     let sim = Sim::new(program.seed);
@@ -202,8 +202,7 @@ fn new_drive(sim: &Sim, setup: &Setup, name: &str) -> SimDrive {
     if setup.pace != Pace::Immediate {
         return SimDrive::with_options(&sim.env(), options);
     }
-    // Garbage that is computed for every page takes longer than the run: here all pages hold the
-    // same.
+    // Computing garbage for every page takes longer than the run: here all pages hold the same.
     thread_local!(static GARBAGE: PageRc = PageRc::new(std::array::from_fn(|index| (index * 7 + index / 256) as u8 | 1)));
     SimDrive::with_image(&sim.env(), options, Rc::new(|_| GARBAGE.with(PageRc::clone)))
 }
@@ -213,13 +212,14 @@ impl Run {
         self.group.as_ref().expect("there is a group between steps")
     }
 
-    /// The drive in a member's place. None while a spare has not taken it so far.
+    /// The drive in a member's slot. `None` while a spare has not taken the slot yet.
     fn drive(&self, member: usize) -> Option<SimDrive> {
         let slot = self.group().leader().shared().slot(MemberIndex(member as u16));
         self.group().drives.get(usize::from(slot.drive.0)).cloned()
     }
 
-    /// Where in the list the drive is that is or was in a member's place, if it can be believed.
+    /// The index in the list of the drive that is or was in a member's slot, if its content is
+    /// reliable.
     fn old_drive(&self, member: usize) -> Option<usize> {
         let slot = self.group().leader().shared().slot(MemberIndex(member as u16));
         let there = matches!(slot.state, MemberState::InSync | MemberState::Faulty);
@@ -231,7 +231,7 @@ impl Run {
         *self.tally.borrow_mut().faults.entry(fault).or_default() += 1;
     }
 
-    /// Brings a range into the group, onto whole sectors.
+    /// Maps a range into the group, rounded to whole sectors.
     fn fit(&self, start: u64, len: u64) -> (u64, u64) {
         let size = self.group().size();
         let block = self.history.borrow().block_bytes();
@@ -309,7 +309,7 @@ impl Run {
         }
     }
 
-    /// Does what a power cut may end, and if it does, recovers.
+    /// Runs work that a power cut may interrupt. If it does, recovers.
     fn interruptible(&mut self, work: impl AsyncFnOnce(&Run)) {
         if self.sim.try_block_on(work(self)).is_none() {
             self.crash();
@@ -358,7 +358,7 @@ impl Run {
         self.noticed.look(self.group().leader(), &self.history);
     }
 
-    /// Everything ends now, and is started again.
+    /// The pending crash happens now, and the group is started again.
     fn crash(&mut self) {
         let cut = self.cut.take().expect("there is a crash when the program says so");
         self.ledger.disarm();
@@ -378,7 +378,7 @@ impl Run {
             CrashKind::Kill => self.history.borrow_mut().killed(),
         }
         let mut losses = self.noticed.0.take();
-        // Whoever else is gone now went without notice, or in the step that was cut off.
+        // Other lost members went without notice, or in the step that was interrupted.
         for member in (0..usize::from(self.setup.shape.members)).filter(|&member| self.ledger.is_lost(member)) {
             if losses.iter().all(|loss| loss.member != member) {
                 losses.push(Loss::in_power_cut(member));
@@ -424,7 +424,7 @@ impl Run {
             let lost = self.with_those_away(&group, lost);
             let mut rng = self.rng.fork();
             self.sim.block_on(history::settle_with(&group, &self.history, &mut rng, &lost));
-            // Blocks are lost and found in units of 4 KiB, whatever the drives' sectors.
+            // Blocks are lost and found in units of 4 KiB, for any sector size of the drives.
             let starts = self.history.borrow().unreadable();
             let mut starts: Vec<u64> = starts.into_iter().map(|start| start / BLOCK as u64 * BLOCK as u64).collect();
             starts.dedup();
@@ -441,7 +441,7 @@ impl Run {
         self.group = Some(group);
     }
 
-    /// Losses, and those members that could not be reached when the group was assembled, or at an
+    /// The losses, and the members that were unreachable when the group was assembled, or at an
     /// attempt to do so.
     fn with_those_away(&self, group: &Group, losses: &[Loss]) -> Vec<Loss> {
         let mut losses = losses.to_vec();
@@ -465,7 +465,7 @@ impl Run {
             .collect();
         let mut drives = self.sim.block_on(group.stop());
         self.history.borrow_mut().stopped();
-        // Nothing of the old assembly may go on.
+        // No task of the old assembly may continue.
         self.sim.kill_tasks();
         self.leave_out_unfinished(&mut drives);
         let mut left = Vec::new();
@@ -478,8 +478,8 @@ impl Run {
         self.open(left, shards, &[], false);
     }
 
-    /// Has units change their owners in a while, whatever goes on then. What becomes of it,
-    /// requests must not show.
+    /// Changes the owners of stripe groups after a while, during any later steps. Requests must not
+    /// be affected by the result.
     fn own(&self, first: usize, count: usize, run: u64, after_us: u64) {
         let (group, tally) = (self.group(), self.tally.clone());
         let (leader, env, shards) = (group.leader().clone(), group.env.clone(), group.shards.len());
@@ -530,13 +530,13 @@ impl Run {
         panic!("members leave again and again: {:?}", self.group().events.borrow());
     }
 
-    /// Waits for what a group does by itself once the ways to all drives are back.
+    /// Waits for the group's own reaction once the paths to all drives are back.
     fn outages_are_noticed(&mut self) {
-        // Superblocks and strips that could not be written are written again within a second, if
-        // nobody asks before.
+        // Superblocks and strips that could not be written are written again within a second, if no
+        // request does so before.
         let env = self.sim.env();
         self.sim.block_on(env.sleep(outages::LOOKS_AGAIN));
-        // A group that asks a drive nothing does not notice that its handle is of no more use.
+        // A group that sends a drive no operation does not notice that its handle is useless.
         self.sim.block_on(self.group().leader().flush()).expect("the ways to all drives are back");
     }
 
@@ -585,7 +585,7 @@ impl Run {
         }
     }
 
-    /// Everything can be read without any members that the level can do without.
+    /// Checks that everything can be read without any members that the level can do without.
     fn verify_without_members(&mut self) {
         let shape = self.setup.shape;
         let group = self.group.take().expect("there is a group between steps");

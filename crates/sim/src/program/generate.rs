@@ -9,19 +9,19 @@ use crate::engine::{KIB, MIB, Protection, shape};
 use crate::trace::OpKind;
 use crate::{Broken, Rng, Way};
 
-/// Steps of a program at most.
+/// Maximum number of steps of a program.
 const STEPS_MAX: u64 = 40;
-/// Requests at the same time at most.
+/// Maximum number of requests at the same time.
 const ASKS_MAX: usize = 48;
 
-/// The program of a seed. Always the same one, and always within what is promised.
+/// The program of a seed. Always the same one, and always within the promises.
 pub fn generate(seed: u64) -> Program {
     let mut rng = Rng::new(seed ^ 0x70_75_72_6c_69_6e);
     let setup = setup(&mut rng);
     program(seed, setup, rng)
 }
 
-/// As [`generate`], with members on shelves, and networks that do what they do.
+/// As [`generate`], with members on shelves, and network faults.
 pub fn generate_remote(seed: u64) -> Program {
     let mut rng = Rng::new(seed ^ 0x73_68_65_6c_66);
     let mut setup = setup(&mut rng);
@@ -36,10 +36,10 @@ fn program(seed: u64, setup: Setup, mut rng: Rng) -> Program {
     let mut ledger = Ledger::new(&setup);
     let mut steps = Vec::new();
     let count = rng.range(3..STEPS_MAX);
-    // One program is mostly work, another one mostly trouble.
+    // Some programs are mostly work, others mostly faults.
     let buggify = *rng.pick(&[1, 4, 8, 14]);
     while (steps.len() as u64) < count {
-        // A recovery that meets drives out of reach is rare otherwise.
+        // Otherwise a recovery with unreachable drives is rare.
         let is_due = matches!(steps.last(), Some(Step::Crash { .. }));
         let step = if is_due && rng.chance(1, 3) {
             outage(&mut rng, members, &ledger)
@@ -48,7 +48,7 @@ fn program(seed: u64, setup: Setup, mut rng: Rng) -> Program {
         } else {
             Step::Work(asks(&mut rng, &setup))
         };
-        // A crash that is due comes before such a step, if the program has that.
+        // A pending crash comes before such a step, if the program has one.
         let cuts = matches!(step, Step::Crash { .. }) || fires_cut(&step);
         let was_armed = cuts && ledger.disarm();
         if ledger.enter(&step) {
@@ -107,7 +107,7 @@ fn any_shape(rng: &mut Rng, strip: u64) -> Shape {
     }
 }
 
-/// Ranges crowd in the first stripes, so that everything meets everything.
+/// Most ranges lie in the first stripes, so that requests meet often.
 fn range(rng: &mut Rng, setup: &Setup) -> (u64, u64) {
     let strip = u64::from(setup.shape.strip_bytes);
     let stripe = strip * setup.shape.data_per_set() as u64;

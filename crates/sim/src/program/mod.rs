@@ -1,6 +1,6 @@
-//! A run as plain data: a group, and what is done to it, step by step. Drawn from a seed
-//! ([`generate`]), executed beside the model ([`execute`]), limited to what is promised
-//! ([`promise`]), and made short when it fails ([`shrink`]).
+//! A run as plain data: a group, and the steps executed on it. It is drawn from a seed
+//! ([`generate`]), executed together with the model ([`execute`]), limited to the promises
+//! ([`promise`]), and shrunk when it fails ([`shrink`]).
 
 pub mod execute;
 pub mod generate;
@@ -30,9 +30,9 @@ pub enum Pace {
 /// The group of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
-    /// How data is spread.
+    /// The layout of the data.
     pub shape: Shape,
-    /// What a power cut may cost.
+    /// The loss that a power cut may cause.
     pub protection: Protection,
     /// Sector size of all drives, 512 or 4096.
     pub sector_bytes: u32,
@@ -42,10 +42,10 @@ pub struct Setup {
     pub shards: usize,
     /// Speed of the drives.
     pub pace: Pace,
-    /// The engine takes turns that it hardly ever takes
+    /// The engine sometimes takes branches that it hardly ever takes
     /// ([`Sim::enable_buggify`](crate::Sim::look_for_trouble)).
     pub buggify: bool,
-    /// Users ask a volume that lies in the group in pieces, and not the group itself.
+    /// Users access a volume that lies in the group in pieces, not the group itself.
     pub in_pieces: bool,
     /// Which members are on shelves.
     pub remote: Remote,
@@ -67,20 +67,20 @@ impl Remote {
     }
 }
 
-/// What a network does to the way to a shelf, or what happens to that.
+/// A fault of the path to a shelf, or of the shelf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mishap {
     /// All connections are reset.
     Reset,
-    /// The host's kernel gives all connections up; what was sent still arrives.
+    /// The host's kernel gives all connections up; sent data still arrive.
     TimeOut,
-    /// Each connection holds up what is sent one way, for a time of its own.
+    /// Each connection delays data in one direction, for a time of its own.
     Stall(Way),
-    /// Nothing arrives, in some directions.
+    /// No data arrive, in some directions.
     Split {
-        /// Nothing arrives at the shelf.
+        /// No data arrive at the shelf.
         to_target: bool,
-        /// Nothing arrives at the host.
+        /// No data arrive at the host.
         to_host: bool,
     },
     /// The shelf loses its power.
@@ -89,11 +89,11 @@ pub enum Mishap {
     ShelfKill,
 }
 
-/// A request of a user. Ranges are brought into the group, and onto whole sectors, when it is
-/// executed.
+/// A request of a user. When it is executed, its range is mapped into the group and rounded to
+/// whole sectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// What is asked.
+    /// The kind of request.
     pub request: Request,
     /// Start in bytes.
     pub start: u64,
@@ -101,7 +101,7 @@ pub struct Ask {
     pub len: u64,
     /// The shard it arrives on, modulo the number of shards.
     pub shard: usize,
-    /// Virtual time it waits before it is given to the group.
+    /// Virtual time to wait before the group gets it.
     pub pause_us: u64,
 }
 
@@ -110,63 +110,63 @@ pub struct Ask {
 pub enum Silent {
     /// Bits flip.
     Rot,
-    /// A write is acknowledged and forgotten.
+    /// A write is acknowledged and dropped.
     LostWrite,
     /// A write lands elsewhere on the drive.
     Misdirected,
 }
 
-/// How everything ends at once.
+/// The kind of a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CrashKind {
-    /// The power of the whole machine fails: of what was not flushed, drives keep what they like.
+    /// The power of the whole machine fails: drives keep any part of the unflushed data.
     PowerCut,
-    /// The process is killed. The kernel ends what it was given, and drives keep their caches:
-    /// nothing that was acknowledged is lost.
+    /// The process is killed. The kernel completes the operations that it got, and drives keep
+    /// their caches: no acknowledged write is lost.
     Kill,
 }
 
-/// What is done next.
+/// The next step of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Requests at the same time. One that overlaps an earlier one of the step is left out.
+    /// Requests at the same time. One that overlaps an earlier one of the step is skipped.
     Work(Vec<Ask>),
-    /// Everything ends after this many more drive operations, wherever the steps that follow are
-    /// then; before the next crash or the end of the run in any case. The step that was interrupted
-    /// is not continued.
+    /// The crash comes after this many more drive operations, during any of the following steps; at
+    /// the latest before the next crash or at the end of the run. The interrupted step is not
+    /// continued.
     Crash {
-        /// How.
+        /// The kind of crash.
         kind: CrashKind,
         /// Operations that still complete.
         after: u64,
         /// Members that are dead afterwards.
         lost: Vec<usize>,
-        /// For each attempt to recover that is cut off too, in the same way: the operations after
-        /// which it is.
+        /// For each recovery attempt that crashes too, in the same way: the operations before its
+        /// crash.
         again: Vec<u64>,
     },
     /// A member dies after this many more operations.
     Die {
-        /// Its place.
+        /// Its slot.
         member: usize,
         /// Operations that still complete.
         after: u64,
     },
-    /// A member answers nothing any more once it was given this many more operations. It does when
-    /// its drive is back ([`Step::Return`]).
+    /// A member stops answering once it got this many more operations. It answers again when its
+    /// drive is back ([`Step::Return`]).
     Hang {
-        /// Its place.
+        /// Its slot.
         member: usize,
-        /// Operations that it is still given before.
+        /// Operations that it still gets before.
         after: u64,
     },
     /// Two operations of a kind fail, one after the other: the member counts as faulty.
     Errors {
-        /// Its place.
+        /// Its slot.
         member: usize,
         /// Which operations.
         kind: OpKind,
-        /// They fail for want of space.
+        /// They fail for lack of space.
         full: bool,
     },
     /// One operation of a kind fails. The engine tries again.
@@ -185,27 +185,27 @@ pub enum Step {
         /// Length in bytes.
         len: u64,
     },
-    /// A write, which a drive gets wrong or whose place rots, and a scrub that repairs.
+    /// A write that a drive damages or whose place rots, and a scrub that repairs.
     Silent {
         /// The member.
         member: usize,
-        /// What happens.
+        /// The kind of damage.
         fault: Silent,
         /// Start of the write, and of the damage, in bytes of the group.
         start: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// The way to some members fails for a while, for all of them at the same time.
+    /// The path to some members fails for a while, for all of them at the same time.
     Outage {
         /// The members. If these are more than a set survives, requests may fail until it has
         /// ended.
         members: Vec<usize>,
-        /// What becomes of operations meanwhile.
+        /// How operations end meanwhile.
         how: Broken,
         /// It comes while the group is started the next time.
         at_start: bool,
-        /// Operations that are still given to them before it begins.
+        /// Operations that they still get before it begins.
         after: u64,
         /// How long it lasts.
         us: u64,
@@ -217,55 +217,53 @@ pub enum Step {
         /// Factor on latencies, at least 1.
         factor: u32,
     },
-    /// Something happens between the group and a member on a shelf, while other steps are under
-    /// way.
+    /// A fault between the group and a member on a shelf, while other steps run.
     Mishap {
         /// The member.
         member: usize,
-        /// What.
+        /// The kind of fault.
         what: Mishap,
-        /// When, from now on.
+        /// The delay until it begins.
         after_us: u64,
         /// How long it lasts, or at most.
         ms: u64,
     },
-    /// A new drive takes a lost member's place.
+    /// A new drive takes a lost member's slot.
     Replace {
         /// The member.
         member: usize,
-        /// By way of the hot spares.
+        /// As a hot spare.
         spare: bool,
     },
-    /// A member that works is copied to a new drive, which takes its place, while other steps are
-    /// under way.
+    /// A working member is copied to a new drive, which takes its slot, while other steps run.
     Exchange {
         /// The member.
         member: usize,
     },
-    /// The drive that was in a lost member's place is back at the next assembly.
+    /// The old drive of a lost member is back at the next assembly.
     Return {
         /// The member.
         member: usize,
     },
     /// The group is stopped in order and assembled again, without some members.
     Restart {
-        /// Members that are not there.
+        /// Members that are absent.
         without: Vec<usize>,
         /// Shards from now on.
         shards: usize,
     },
-    /// Other shards are to own the units, while other steps are under way.
+    /// Other shards get the ownership of the stripe groups, while other steps run.
     Own {
         /// The first of them, modulo the number of shards.
         first: usize,
-        /// How many, if there are so many.
+        /// How many, if there are that many.
         count: usize,
-        /// Units that follow one another and have the same owner.
+        /// Consecutive stripe groups that have the same owner.
         run: u64,
-        /// When, from now on.
+        /// The delay until it begins.
         after_us: u64,
     },
-    /// Compare everything, and put right what can be.
+    /// Compare everything, and repair.
     Scrub,
     /// Wait until all rebuilds, resyncs and scrubs have ended.
     Settle,
@@ -276,11 +274,11 @@ pub enum Step {
 /// A run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// The world's seed: order, latencies, which sectors survive.
+    /// The world's seed: order, latencies, surviving sectors.
     pub seed: u64,
     /// The group.
     pub setup: Setup,
-    /// What is done, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 

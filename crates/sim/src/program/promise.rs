@@ -1,8 +1,8 @@
 //! The faults that a group promises to survive, as data, and the ledger that keeps a program within
-//! them.
+//! these promises.
 //!
 //! A fault *costs* a member when the group cannot rely on it any more. Within each set, at most `m`
-//! members may be lost at a time, where `m` is what the level survives.
+//! members may be lost at a time; `m` is the number that the level survives.
 
 use std::fmt::Write;
 
@@ -35,17 +35,17 @@ pub enum Fault {
     StaleReturn,
     /// Sectors cannot be read.
     Media,
-    /// A drive returns or keeps something else than was written.
+    /// A drive returns or keeps other data than were written.
     Silent,
     /// A drive is slow, or answers nothing for a while.
     Slow,
-    /// The way to drives fails for a while.
+    /// The path to drives fails for a while.
     Outage,
-    /// The way to more drives than the level survives fails for a while, at the same time.
+    /// The path to more drives than the level survives fails for a while, at the same time.
     OutageOfAll,
-    /// The way to drives fails for a while as the group is started.
+    /// The path to drives fails for a while as the group is started.
     OutageAtStart,
-    /// The way to more drives than the level survives fails for a while as the group is started.
+    /// The path to more drives than the level survives fails for a while as the group is started.
     OutageOfAllAtStart,
     /// A drive never answers again.
     Hang,
@@ -59,7 +59,7 @@ pub enum Fault {
 }
 
 impl Mishap {
-    /// What it counts as.
+    /// The kind of fault that it counts as.
     pub fn fault(self) -> Fault {
         match self {
             Mishap::Reset => Fault::Reset,
@@ -69,21 +69,21 @@ impl Mishap {
     }
 }
 
-/// Whether and how far a fault is survived.
+/// Whether a fault is survived, and to which extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
     /// Any number of times, at any time.
     Always,
-    /// Costs a member, of which each set survives this many.
+    /// Costs a member; each set survives this many.
     UpTo(usize),
-    /// One at a time with nothing else wrong, and only once a scrub has come by: without checksums
-    /// a read cannot tell.
+    /// One at a time with no other fault, and only after a scrub: without checksums a read cannot
+    /// detect it.
     AfterScrub,
     /// Not survived, or not so far.
     No(&'static str),
 }
 
-/// All faults with what they are, in the order of the table.
+/// All faults with their descriptions, in the order of the table.
 pub const FAULTS: [(Fault, &str); 20] = [
     (Fault::PowerCut, "power cut, any subset of unflushed sectors kept, all members there"),
     (Fault::PowerCutInRecovery, "power cut during recovery, again and again"),
@@ -110,7 +110,7 @@ pub const FAULTS: [(Fault, &str); 20] = [
     (Fault::Shelf, "other machine loses its power, or is started again"),
 ];
 
-/// What a group of this shape promises.
+/// The promise of a group of this shape.
 pub fn promise(fault: Fault, shape: &Shape, protection: Protection) -> Promise {
     let survives = shape.survives();
     let up_to = if survives == 0 { Promise::No("no redundancy") } else { Promise::UpTo(survives) };
@@ -129,7 +129,7 @@ pub fn promise(fault: Fault, shape: &Shape, protection: Protection) -> Promise {
     }
 }
 
-/// The table, in Markdown, for groups that were made with what is usual: the log and checksums.
+/// The table, in Markdown, for groups with the defaults: the log and checksums.
 pub fn table() -> String {
     let shapes = [
         shape(Level::Raid0, 3, None, None, None, 4096),
@@ -176,48 +176,48 @@ pub fn table() -> String {
     text
 }
 
-/// What is wrong with a group at a step of a program, at worst.
+/// The worst case of a group's faults at a step of a program.
 pub struct Ledger {
     shape: Shape,
     protection: Protection,
     remote: Remote,
     lost: Vec<bool>,
-    /// Lost, and the group may not know: it would let go of another one first.
+    /// Lost, and the group may not have noticed: it would drop another one first.
     unnoticed: Vec<bool>,
     /// Lost after some more operations: a group may have been assembled before.
     dying: Vec<bool>,
-    /// Being filled: not to be relied on, but not to be replaced either.
+    /// Being filled: not reliable, but not to be replaced either.
     filling: Vec<bool>,
-    /// For which a spare was added. Which place a spare takes is the group's choice: one that was
-    /// lost before the spare took a place may have been faster, and then this one goes on without a
-    /// drive.
+    /// A spare was added for the member. The group chooses which slot a spare takes. If another
+    /// member was lost before the spare took a slot, the spare may take that one, and this member
+    /// stays without a drive.
     spared: Vec<bool>,
-    /// A member was lost while a spare was to take another one's place.
+    /// A member was lost while a spare was about to take another one's slot.
     contested: bool,
-    /// Damaged, with or without the drive's knowledge.
+    /// Damaged, whether or not the drive reports it.
     media: Vec<bool>,
     hiccup: Vec<bool>,
-    /// Being copied to another drive, or was since everything was settled: what happens to it would
-    /// happen to one of two drives.
+    /// Being copied to another drive, or was copied since everything was settled: a fault would
+    /// affect one of two drives.
     exchanged: Vec<bool>,
     cut_armed: bool,
     resync_due: bool,
     /// More members than a set survives may be away at the same time, until everything is settled.
     torn: bool,
-    /// Only as the group is started.
+    /// As `torn`, but only as the group is started.
     torn_at_start: bool,
-    /// A member that is lost would answer again.
+    /// A lost member would answer again.
     faltering: bool,
     /// Members may leave for a while until everything is settled.
     leaving: bool,
-    /// Drives will have no power as the group is started the next time.
+    /// Drives will have no power when the group is started the next time.
     power_due: bool,
-    /// Some drives will be out of reach then.
+    /// Some drives will be unreachable then.
     away_due: bool,
 }
 
 impl Ledger {
-    /// Nothing is wrong with a new group.
+    /// The ledger of a new group, without faults.
     pub fn new(setup: &Setup) -> Ledger {
         let (shape, protection) = (setup.shape, setup.protection);
         let none = || vec![false; usize::from(shape.members)];
@@ -260,7 +260,7 @@ impl Ledger {
         !self.affords(members)
     }
 
-    /// More than a set survives may be out of reach while the group runs.
+    /// More than a set survives may be unreachable while the group runs.
     fn is_torn_running(&self) -> bool {
         self.torn && !self.torn_at_start
     }
@@ -269,7 +269,7 @@ impl Ledger {
         self.lost[member] || self.filling[member] || self.media[member]
     }
 
-    /// As many members are bad in no set as it survives, with these in addition.
+    /// No set has more bad members than it survives, with these in addition.
     fn affords(&self, more: &[usize]) -> bool {
         let size = self.shape.members_per_set();
         (0..usize::from(self.shape.sets)).all(|set| {
@@ -278,15 +278,15 @@ impl Ledger {
         })
     }
 
-    /// As many members of each set may have been left out, until everything is settled, as it needs
-    /// to be assembled.
+    /// Each set may have enough members that were left out, until everything is settled, to be
+    /// assembled from them alone.
     fn may_start_with_left_ones(&self) -> bool {
         let size = self.shape.members_per_set();
         let left = self.filling.chunks(size).map(|set| set.iter().filter(|&&filling| filling).count());
         left.min().is_some_and(|left| left >= size - self.shape.survives())
     }
 
-    /// Nothing is wrong with any member.
+    /// No member is bad.
     pub fn whole(&self) -> bool {
         (0..self.lost.len()).all(|member| !self.bad(member))
     }
@@ -295,28 +295,29 @@ impl Ledger {
         !matches!(promise(fault, &self.shape, self.protection), Promise::No(_))
     }
 
-    /// A member may be lost now: nothing that is due would miss it.
+    /// A member may be lost now: no pending crash or resync needs it.
     fn may_lose(&self, fault: Fault, members: &[usize]) -> bool {
         self.promised(fault) && self.affords(members) && self.may_do_without()
     }
 
-    /// Nothing that is due would miss a member.
+    /// No pending crash or resync needs a member.
     fn may_do_without(&self) -> bool {
         self.promised(Fault::PowerCutDegraded) || !(self.cut_armed || self.resync_due)
     }
 
-    /// Enters a step; says no, and changes nothing, if it is not within what is promised.
+    /// Enters a step. Returns false, and changes nothing, if the step is not within the promises.
     pub fn enter(&mut self, step: &Step) -> bool {
         let members = self.lost.len();
         let known = |member: &usize| *member < members;
-        // What happens to drives on shelves is what happens to the way there.
+        // The faults of drives on shelves are the faults of the path there.
         let own = |member: &usize| known(member) && !self.remote.has(*member) && !self.exchanged[*member];
         let allowed = match step {
             Step::Work(_) | Step::Own { .. } | Step::Verify => true,
-            // What drives had cached that was acknowledged is not to be lost with their power
-            // alone.
+            // Acknowledged data in the drives' caches must not be lost because only the drives lose
+            // their power.
             Step::Crash { kind: CrashKind::Kill, .. } if self.power_due => false,
-            // Those that the group went on with would be away, and the others know nothing of it.
+            // The drives that the group continued with would be away, and the others do not know of
+            // that.
             Step::Crash { .. } if self.is_torn_running() && self.away_due => false,
             Step::Crash { lost, .. } => {
                 let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
@@ -339,7 +340,7 @@ impl Ledger {
             Step::Silent { member, .. } => {
                 own(member) && self.promised(Fault::Silent) && self.whole() && !self.cut_armed && !self.resync_due
             }
-            // Nobody leaves for want of a moment's patience.
+            // A pause is so short that no member leaves.
             Step::Outage { members, .. } if is_pause(step) => members.iter().all(known),
             Step::Outage { members, how, at_start, .. } => {
                 let elsewhere = (0..self.lost.len()).any(|member| self.remote.has(member));
@@ -350,8 +351,8 @@ impl Ledger {
                 let in_place = *at_start || !how.is_away();
                 let harms = (*how == Broken::Power && self.cut_armed) || self.media.contains(&true);
                 let some = !members.is_empty() && members.iter().all(is_there) && !self.exchanged.contains(&true);
-                // Those that the group may have gone on without would be all that is there, and
-                // know nothing of it.
+                // Otherwise the only present drives could be those that the group continued
+                // without, and they do not know of that.
                 let others_know = !*at_start || self.affords(members) || !self.may_start_with_left_ones();
                 some && in_place && !harms && others_know && (all || self.may_lose(fault, members))
             }
@@ -361,7 +362,7 @@ impl Ledger {
                     && self.remote.has(*member)
                     && (*what == Mishap::Reset || self.filling[*member] || self.may_lose(what.fault(), &[*member]))
             }
-            // A spare takes the first place that is free.
+            // A spare takes the first free slot.
             Step::Replace { member, spare } => {
                 let only = self.lost.iter().filter(|&&lost| lost).count() == 1;
                 own(member) && self.lost[*member] && !self.cut_armed && !self.torn && (only || !spare)
@@ -370,7 +371,8 @@ impl Ledger {
                 let is_whole = !self.bad(*member) && !self.hiccup[*member] && !self.exchanged.contains(&true);
                 own(member) && is_whole && !self.leaving && !self.cut_armed
             }
-            // It would be there where all others are out of reach, and know nothing of them.
+            // The drive would be present where all others are unreachable, and does not know of
+            // them.
             Step::Return { member } => {
                 own(member) && self.lost[*member] && self.promised(Fault::StaleReturn) && !self.torn
             }
@@ -400,7 +402,7 @@ impl Ledger {
                 if self.affords(members) {
                     members.iter().for_each(|&member| self.filling[member] = true);
                 } else {
-                    // As many as each set survives may have left, and any of them.
+                    // As many members as each set survives may have left, and it is unknown which.
                     self.torn_at_start = *at_start && (self.torn_at_start || !self.torn);
                     self.torn = true;
                     self.filling.fill(self.shape.survives() > 0);
@@ -423,7 +425,7 @@ impl Ledger {
             Step::Exchange { member } => self.exchanged[*member] = true,
             Step::Media { member, .. } => self.media[*member] = true,
             Step::Silent { member, .. } if self.protection.has_checksums() => self.media[*member] = true,
-            // It may leave, and comes back when everything is settled.
+            // The member may leave, and comes back when everything is settled.
             Step::Mishap { member, what, .. } => self.filling[*member] |= *what != Mishap::Reset,
             Step::Replace { member, spare } => {
                 (self.lost[*member], self.filling[*member]) = (false, true);
@@ -455,7 +457,7 @@ impl Ledger {
         }
     }
 
-    /// The group is assembled, and finds who does not answer.
+    /// The group is assembled, and notices the members that do not answer.
     fn start(&mut self) {
         if !self.faltering {
             self.unnoticed.copy_from_slice(&self.dying);
@@ -467,22 +469,22 @@ impl Ledger {
         self.contested |= !members.is_empty() && self.spared.contains(&true);
     }
 
-    /// The power was cut, or will not be any more. Says whether it was to be.
+    /// The power was cut, or will not be cut any more. Says whether a cut was pending.
     pub fn disarm(&mut self) -> bool {
         std::mem::take(&mut self.cut_armed)
     }
 
-    /// The power will be cut after all.
+    /// The power cut is pending again.
     pub fn arm(&mut self) {
         self.cut_armed = true;
     }
 }
 
-/// Every step is within what is promised.
+/// Every step is within the promises.
 pub fn is_promised(program: &Program) -> bool {
     let mut ledger = Ledger::new(&program.setup);
     program.steps.iter().all(|step| {
-        // A power cut comes before the next step that needs to know that it has.
+        // A power cut comes before the next step that needs to know that it happened.
         if matches!(step, Step::Crash { .. }) || fires_cut(step) {
             ledger.disarm();
         }
@@ -490,7 +492,7 @@ pub fn is_promised(program: &Program) -> bool {
     })
 }
 
-/// A step before which a power cut that is due happens at once.
+/// A step before which a pending power cut happens at once.
 pub fn fires_cut(step: &Step) -> bool {
     matches!(
         step,
@@ -505,10 +507,10 @@ pub fn fires_cut(step: &Step) -> bool {
     )
 }
 
-/// The longest time in microseconds for which members may be silent that nothing is thought of.
+/// The longest silence of members in microseconds that has no consequences.
 pub const PAUSE_US_MAX: u64 = 30_000;
 
-/// Members that are silent for a moment: nobody takes them for lost.
+/// Members that are silent for a moment: the group does not count them as lost.
 pub fn is_pause(step: &Step) -> bool {
     matches!(step, Step::Outage { how: Broken::Silent, us, .. } if *us <= PAUSE_US_MAX)
 }

@@ -1,8 +1,7 @@
-//! Making a failing program short.
+//! Shrinking a failing program.
 //!
-//! Greedy: as long as one of the smaller programs still fails, and is within what is promised, it
-//! takes the place of the larger one. Whether it fails in the same way does not matter: every
-//! failure is a bug.
+//! Greedy: as long as one of the smaller programs still fails, and is within the promises, it
+//! replaces the larger one. It may fail in another way: every failure is a bug.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ const TRIES_MAX: usize = 4000;
 /// How long it may take.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Makes `program` as short as it can; `fails` executes one and says whether it fails.
+/// Makes `program` as short as it can; `fails` executes a program and says whether it fails.
 pub fn shrink(program: &Program, fails: impl Fn(&Program) -> bool) -> Program {
     let began = Instant::now();
     let mut best = program.clone();
@@ -43,7 +42,7 @@ pub fn shrink(program: &Program, fails: impl Fn(&Program) -> bool) -> Program {
     }
 }
 
-/// Programs that are a little smaller, the boldest first.
+/// Programs that are a little smaller, the largest reductions first.
 fn candidates(program: &Program) -> Vec<Program> {
     let mut all = Vec::new();
     let count = program.steps.len();
@@ -64,7 +63,7 @@ fn candidates(program: &Program) -> Vec<Program> {
             all.push(Program { steps, ..program.clone() });
         }
     }
-    // Another order of events may do with less.
+    // Another order of events may need fewer steps.
     all.extend((0..3).filter(|&seed| seed < program.seed).map(|seed| Program { seed, ..program.clone() }));
     all
 }

@@ -8,7 +8,7 @@ use nvme::{Command, Status};
 
 use super::{Inner, Slot};
 
-/// A command that has arrived with its data, in its place among those that overlap.
+/// A command that has arrived with its data, and has its place among overlapping ones.
 pub(super) struct Arrived {
     slot: Slot,
     namespace: Namespace,
@@ -18,7 +18,7 @@ pub(super) struct Arrived {
 }
 
 impl Arrived {
-    /// Looks at a command whose data are there.
+    /// Checks a command whose data have arrived.
     ///
     /// # Errors
     /// The status that the host gets.
@@ -40,7 +40,7 @@ impl Arrived {
         Ok(Arrived { slot, namespace, io, data, turns })
     }
 
-    /// Executes it. Gives what the host is to have.
+    /// Executes it. Gives the data for the host.
     ///
     /// # Errors
     /// The status that the host gets.
@@ -71,7 +71,7 @@ impl Arrived {
                 join_all(discards).await.into_iter().collect()
             }
             Io::Flush => drive.flush().await,
-            // An array asks for nothing else.
+            // An array sends no other commands.
             _ => return Err(Status::INVALID_OPCODE),
         };
         done.map(|()| None).map_err(|error| status(&error, true))

@@ -1,14 +1,14 @@
 //! A simulated shelf: a machine that serves its drives over NVMe/TCP.
 //!
-//! The protocol is that of `nvme::target`, as in Purlin's own target. What it promises is what a
-//! host may count on, and no more:
+//! The protocol is that of `nvme::target`, as in Purlin's own target. The shelf keeps the promises
+//! that a host may rely on, and no more:
 //!
-//! - It ends an association when it has not heard of the host for the keep alive time, and not
+//! - It ends an association when it has not heard from the host for the keep alive time, and not
 //!   before.
-//! - What it has received it executes to the end, also if the connection has ended meanwhile, and
-//!   as late as its drives like.
-//! - Changes that overlap are executed in the order in which they arrived, whatever connection they
-//!   came by ([`drive::Order`], which Purlin's target has, too).
+//! - It executes received commands to the end, also if the connection has ended meanwhile, and as
+//!   late as its drives like.
+//! - Overlapping changes are executed in the order of arrival, from any connection
+//!   ([`drive::Order`], which Purlin's target has, too).
 //! - A write with FUA is durable when it is answered, any other one after a flush.
 
 mod command;
@@ -34,11 +34,11 @@ use crate::world::{Sim, SimEnv};
 /// A host's use of the shelf: a controller.
 pub(crate) struct Association {
     heard: Cell<Nanos>,
-    /// Zero: it may be silent for ever.
+    /// Zero: the host may be silent forever.
     keep_alive: Cell<Duration>,
     is_ready: Cell<bool>,
     is_gone: Cell<bool>,
-    /// I/O queues end when this counts on.
+    /// I/O queues end when this changes.
     epoch: Cell<u64>,
     ending: RefCell<Vec<::drive::Sender<()>>>,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Inner {
     env: SimEnv,
     subsystem: Subsystem,
     addresses: Vec<Address>,
-    /// NSID 1 and on.
+    /// Index 0 is NSID 1.
     slots: RefCell<Vec<Slot>>,
     associations: RefCell<BTreeMap<u16, Rc<Association>>>,
     next_cntlid: Cell<u16>,
@@ -88,7 +88,7 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// A shelf with these drives, which nobody else uses, at `addresses` addresses of its own. It
+    /// A shelf with these drives, which have no other user, at `addresses` addresses of its own. It
     /// is switched on.
     pub fn new(sim: &Sim, name: &str, drives: &[SimDrive], addresses: usize) -> Shelf {
         let world = sim.env().world;
@@ -113,7 +113,7 @@ impl Shelf {
         shelf
     }
 
-    /// Where it listens.
+    /// The addresses at which it listens.
     pub fn addresses(&self) -> &[Address] {
         &self.inner.addresses
     }
@@ -157,8 +157,8 @@ impl Shelf {
         }
     }
 
-    /// The power fails: connections are gone without a word, and of the drives' caches is left what
-    /// they like. [`Shelf::start`] starts it again.
+    /// The power fails: connections end without a packet, and each drive's cache is lost in part.
+    /// [`Shelf::start`] starts it again.
     pub fn power_cut(&self, rng: &mut Rng) {
         self.end(true);
         for slot in self.inner.slots.borrow().iter() {
@@ -166,7 +166,7 @@ impl Shelf {
         }
     }
 
-    /// Its process is killed. The system closes the sockets; the drives end what they were given,
+    /// Its process is killed. The system closes the sockets; the drives complete their operations,
     /// and keep their caches.
     pub fn kill(&self) {
         self.end(false);
@@ -179,8 +179,8 @@ impl Shelf {
         associations.borrow_mut().clear();
     }
 
-    /// Whether changes that overlap are executed in order: they are, but in tests that show what it
-    /// is good for.
+    /// Whether overlapping changes are executed in order. They are, except in tests that show the
+    /// purpose of the order.
     pub fn keep_order(&self, keeps: bool) {
         self.inner.keeps_order.set(keeps);
     }

@@ -19,13 +19,13 @@ use super::{Association, Inner};
 use crate::net::{SimReader, SimWriter};
 use crate::world::SimEnv;
 
-/// Data in a capsule at most: little, so that many commands have theirs asked for.
+/// Maximum data in a capsule: small, so that the data of many commands have to be requested.
 const CAPSULE_DATA_BYTES: u32 = 8 << 10;
 
 /// Bytes that are received at once.
 const INPUT_BYTES: usize = 64 << 10;
 
-/// Answers on their way out.
+/// Answers to be sent.
 #[derive(Default)]
 struct Outbox {
     bytes: RefCell<Vec<u8>>,
@@ -52,7 +52,7 @@ impl Outbox {
         }
     }
 
-    /// What is to be sent. `None`: nothing any more.
+    /// Waits for bytes to send. `None`: the outbox is closed.
     async fn take(&self) -> Option<Vec<u8>> {
         poll_fn(|context| {
             if self.is_closed.get() {
@@ -69,7 +69,7 @@ impl Outbox {
     }
 }
 
-/// What a queue is.
+/// The kind of a queue.
 enum Role {
     New,
     Admin(Box<Controller>, Rc<Association>),
@@ -139,7 +139,7 @@ impl Queue {
                 _ => break,
             }
         }
-        // What was received is executed to its end, and nobody hears of it.
+        // Received commands are executed to their end, but their answers are not sent.
         self.outbox.close();
         if let Role::Admin(controller, association) = &self.role {
             association.end(true);
@@ -166,7 +166,7 @@ impl Queue {
         }
     }
 
-    /// Takes one step of what has arrived. True: more has to arrive.
+    /// Processes one step of the received bytes. True: more bytes are needed.
     fn step(&mut self, input: &mut Input) -> Result<bool, Ended> {
         let (taken, step) = self.machine.step(input.bytes());
         match step {
@@ -268,7 +268,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Connect. Gives the controller's number.
+    /// Connect. Gives the controller's ID.
     fn admit(&mut self, command: &Command, data: &[u8]) -> Result<u16, Refused> {
         let admission = Admission::of(command, data)?;
         let Inner { subsystem, associations, next_cntlid, .. } = &*self.inner;
@@ -310,7 +310,7 @@ async fn watch(env: SimEnv, association: Rc<Association>) {
         let silent = Duration::from_nanos(Env::now(&env) - association.heard.get());
         if limit.is_zero() || silent < limit {
             let wait = if limit.is_zero() { Duration::from_secs(60) } else { limit - silent };
-            // It ends with the association, too.
+            // The wait ends with the association, too.
             let _ = race(Env::sleep(&env, wait), ended(&association)).await;
             continue;
         }

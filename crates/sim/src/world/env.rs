@@ -23,12 +23,12 @@ pub struct SimEnv {
 }
 
 impl SimEnv {
-    /// The same, for what happens whatever becomes of any machine.
+    /// The same, for tasks that outlive every machine.
     pub(crate) fn between_machines(&self) -> SimEnv {
         SimEnv { owner: Owner::NETWORK, ..self.clone() }
     }
 
-    /// Memory that is there again after a kill, for whoever has this name: `words` words.
+    /// Memory of `words` words that outlives a kill, by this name.
     pub fn kept(&self, name: &[u8; 16], words: usize) -> Arc<dyn Kept> {
         let mut kept = self.world.kept.borrow_mut();
         let new = || Arc::new(KeptWords((0..words).map(|_| AtomicU64::new(0)).collect()));

@@ -1,4 +1,4 @@
-//! Requests of users beside their history, and reading everything.
+//! Requests of users together with their history, and reading everything.
 
 use ::drive::{Block, BlockError, Buf, BufMut, Env, View, WriteZeroes, join_all};
 use array::Array;
@@ -11,17 +11,17 @@ use crate::engine::exact::any_range;
 use crate::engine::group::{Group, KIB};
 use crate::{Rng, SimEnv};
 
-/// Stops the run with the violation, if there is one.
+/// Panics with the violation, if there is one.
 fn demand(result: Result<(), Violation>) {
     if let Err(violation) = result {
         panic!("{violation}");
     }
 }
 
-/// Reads everything after a power cut, which takes what is read for the truth.
+/// Reads everything after a power cut, and takes the content as the truth.
 ///
 /// # Panics
-/// If anything is read that may not be, or cannot be read.
+/// If a read gives content that is not allowed, or fails.
 pub async fn settle(group: &Group, history: &Shared, rng: &mut Rng) {
     settle_with(group, history, rng, &[]).await;
 }
@@ -74,8 +74,8 @@ async fn each_chunk(
     }
 }
 
-/// Rounds of up to `width` requests on disjoint blocks, flushes and FUA among them, that may be cut
-/// off at any time.
+/// Rounds of up to `width` requests on disjoint blocks, flushes and FUA among them. A crash may
+/// interrupt them at any time.
 pub async fn work_for_a_crash(group: &Group, history: &Shared, rng: &mut Rng, rounds: usize, width: usize) {
     let geometry = &group.leader().shared().geometry;
     let (stripe, unit) = (geometry.stripe_data(), geometry.stripe_data() * geometry.rows() * geometry.sets);
@@ -111,7 +111,7 @@ pub async fn work_for_a_crash(group: &Group, history: &Shared, rng: &mut Rng, ro
     }
 }
 
-/// What a user asks of a group.
+/// A user's request to a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// Write a new version.
@@ -119,7 +119,7 @@ pub enum Request {
         /// Durable when it is answered.
         fua: bool,
     },
-    /// Give the range back.
+    /// Deallocate the range.
     Discard,
     /// Write zeroes.
     WriteZeroes {
@@ -128,26 +128,26 @@ pub enum Request {
         /// Keep the space allocated.
         keep: bool,
     },
-    /// Write zeroes if no data has to be written for that: else it is refused, and changes nothing.
+    /// Write zeroes if that needs no data writes: otherwise it is refused, and changes nothing.
     FastZeroes {
         /// Durable when it is answered.
         fua: bool,
     },
-    /// Make what was answered durable.
+    /// Make answered writes durable.
     Flush,
     /// Read, and compare.
     Read,
 }
 
-/// Who is asked: a group, or a volume that lies in it. Either way through `volume`, whose
-/// arithmetic is done here once more for the history, which knows a block by its place in the
+/// The target of requests: a group, or a volume that lies in it. Both go through `volume`. Its
+/// address computation is repeated here for the history, which knows a block by its place in the
 /// group.
 pub struct Asked {
     volume: Direct<SimEnv>,
     extents: Vec<ExtentRecord>,
 }
 
-/// A part of a request: its place in the group, where it begins in the request, and its length.
+/// A part of a request: its place in the group, its offset in the request, and its length.
 type Part = (u64, u64, u64);
 
 impl Asked {
@@ -156,8 +156,8 @@ impl Asked {
         Asked::new(array, vec![(0, array.size_bytes())])
     }
 
-    /// A volume that takes the whole group, in four pieces out of order, short ones first: requests
-    /// crowd there, and cross their ends.
+    /// A volume that takes the whole group, in four pieces out of order, short ones first: most
+    /// requests fall there, and cross their ends.
     pub fn pieces(array: &Array<SimEnv>) -> Asked {
         let (size, block) = (array.size_bytes(), BLOCK as u64);
         let half = size / 2 / block * block;
@@ -189,7 +189,7 @@ impl Asked {
 /// As the group answers.
 ///
 /// # Panics
-/// If a read gives something that it may not give.
+/// If a read gives content that is not allowed.
 pub async fn perform(
     array: &Array<SimEnv>,
     history: &Shared,
@@ -200,13 +200,13 @@ pub async fn perform(
     perform_on(&Asked::group(array), history, request, start, len).await
 }
 
-/// As [`perform`], of whoever is asked.
+/// As [`perform`], on this target.
 ///
 /// # Errors
 /// As the group answers.
 ///
 /// # Panics
-/// If a read gives something that it may not give.
+/// If a read gives content that is not allowed.
 pub async fn perform_on(
     asked: &Asked,
     history: &Shared,

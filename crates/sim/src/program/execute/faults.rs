@@ -1,5 +1,5 @@
-//! What goes wrong in a program, and how it is put right: faults of drives, mishaps on the way to
-//! shelves, and new drives for old ones.
+//! Faults in a program, and their repair: faults of drives, mishaps on the path to shelves, and new
+//! drives for old ones.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Run {
         let (network, mut rng, env) = (self.sim.network(), self.rng.fork(), self.sim.env().between_machines());
         let (lasts, mishaps) = (Duration::from_millis(ms), self.mishaps.clone());
         mishaps.set(mishaps.get() + 1);
-        // Whatever becomes of the machine meanwhile.
+        // Independent of the state of the machine meanwhile.
         env.clone().spawn(async move {
             env.sleep(Duration::from_micros(after_us)).await;
             let addresses = shelf.addresses();
@@ -62,8 +62,8 @@ impl Run {
         });
     }
 
-    /// Waits until every shelf can be reached, and brings back what left because it could not be.
-    /// Says whether there was one.
+    /// Waits until every shelf can be reached, and brings back members that left because they were
+    /// unreachable. Says whether there was one.
     pub(super) fn bring_back_remote(&mut self) -> bool {
         let mishaps = self.mishaps.clone();
         if self.shelves.is_empty() {
@@ -76,7 +76,7 @@ impl Run {
             while mishaps.get() > 0 {
                 group.env.sleep(Duration::from_secs(1)).await;
             }
-            // Two of them may have overlapped.
+            // Two mishaps may have overlapped.
             for (shelf, _) in shelves.values() {
                 shelf.start();
                 shelf.addresses().iter().for_each(|address| network.heal_all(address));
@@ -113,7 +113,7 @@ impl Run {
         self.damaged = true;
         self.end_outages(true);
         if !self.setup.protection.has_checksums() {
-            // One at a time, with nothing else wrong.
+            // One at a time, with no other fault.
             self.settle();
         }
         let (start, len) = self.fit(start, len);
@@ -143,7 +143,7 @@ impl Run {
         if !self.setup.protection.has_checksums() {
             self.scrub();
         }
-        // What was lost may have been a part of the log or of the checksums: from a scrub on it is
+        // The lost data may have been a part of the log or of the checksums: after a scrub they are
         // not needed.
         let flushed = self.sim.block_on(perform(self.group().leader(), &self.history, Request::Flush, 0, 0));
         flushed.expect("nothing is seen to be wrong");
@@ -151,9 +151,9 @@ impl Run {
         self.sim.block_on(history::verify_latest(self.group(), &self.history, &mut rng));
     }
 
-    /// Where a write to a member lands that is misdirected while these bytes of the group are
-    /// written. Without checksums nobody sees before the next scrub that what was there is damaged,
-    /// so it is none of the rows that are computed from at the same time.
+    /// The offset at which a misdirected write to a member lands while these bytes of the group are
+    /// written. Without checksums the damage there is unnoticed until the next scrub, so the offset
+    /// is in none of the rows that are computed from at the same time.
     fn elsewhere(&self, geometry: &Geometry, start: u64, len: u64) -> Option<u64> {
         const TRIES: usize = 50;
         let mut rng = self.rng.clone();
@@ -163,8 +163,8 @@ impl Run {
         if self.setup.protection.has_checksums() {
             return places.next();
         }
-        // No operation is longer, be it a frame of the log with its head, or a zone that is written
-        // for the first time.
+        // No operation is longer, neither a frame of the log with its head, nor a zone that is
+        // written for the first time.
         let reach = len.max(geometry.zone) + 4 * BLOCK as u64;
         let stripe = geometry.data as u64 * geometry.strip;
         let stripes = (start / stripe..(start + len).div_ceil(stripe)).map(|index| geometry.place(index * stripe));
@@ -177,7 +177,7 @@ impl Run {
         let name = format!("r{}", self.group().drives.len());
         let fresh = new_drive(&self.sim, &self.setup, &name);
         let drive = match self.old_drive(member).filter(|_| !spare && self.rng.chance(1, 2)) {
-            // The one that was there, without what its cache had. The list has a drive once.
+            // The old drive, without the content of its cache. The list has a drive once.
             Some(place) => {
                 let old = std::mem::replace(&mut self.group.as_mut().expect("it has a drive").drives[place], fresh);
                 old.fail();
@@ -191,7 +191,7 @@ impl Run {
         let group = self.group.as_mut().expect("there is a group between steps");
         self.sim.block_on(async {
             if matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding) {
-                // What was to fail it has not come so far.
+                // The fault that was to fail it has not happened yet.
                 let state = group.leader().fail_member(index).await;
                 state.expect("no more members are lost than the level survives");
             }
@@ -202,8 +202,8 @@ impl Run {
                 let replaced = group.leader().replace(index, id, identity).await;
                 // A spare that waited since an earlier step may have been faster.
                 let is_taken = matches!(replaced, Ok(()) | Err(JoinError::Busy(_)));
-                // A way that fails meanwhile is no drive that does not fit. It is tried again when
-                // everything is settled.
+                // A path that fails meanwhile does not mean that the drive does not fit. It is
+                // tried again when everything is settled.
                 let is_excused = troubled && matches!(replaced, Err(JoinError::Block(_)));
                 assert!(is_taken || is_excused, "{replaced:?}");
             }
@@ -227,8 +227,7 @@ impl Run {
         assert!(begun.is_ok() || troubled, "{begun:?}");
     }
 
-    /// A copy that had not ended is a spare, which nobody asked for: it is left out of the next
-    /// assembly.
+    /// An unfinished copy is an unrequested spare: it is left out of the next assembly.
     pub(super) fn leave_out_unfinished(&mut self, drives: &mut Vec<SimDrive>) {
         let Some(exchanged) = self.exchanged.take() else { return };
         let Ok(assembly) = look(&self.sim, drives) else { return };
@@ -245,7 +244,7 @@ impl Run {
             let group = self.group.as_mut().expect("there is a group between steps");
             group.install(drive.revive());
         }
-        // Drives that died or fell silent are still in the list, and are taken along if they live.
+        // Drives that died or fell silent are still in the list, and are used again if they live.
         let group = self.group.as_mut().expect("there is a group between steps");
         group.drives.iter().for_each(SimDrive::unmute);
         group.drives.iter_mut().filter(|drive| drive.is_failed()).for_each(|drive| *drive = drive.revive());

@@ -1,4 +1,4 @@
-//! Ways to drives that fail for a while, groups that cannot be started meanwhile, and members that
+//! Paths to drives that fail for a while, groups that cannot be started meanwhile, and members that
 //! come back afterwards.
 
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::program::Step;
 use crate::program::promise::{Fault, is_pause};
 use crate::{Broken, Outage, SimDrive};
 
-/// How long it takes until a group that could not be started is tried again, at least.
+/// The minimum wait before a group that could not be started is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
-/// After this the group has written again what it could not write.
+/// After this the group has repeated its failed writes.
 pub(super) const LOOKS_AGAIN: Duration = Duration::from_secs(3);
 /// Attempts to start a group: one for each outage, and some.
 const ATTEMPTS_MAX: usize = 60;
@@ -35,7 +35,7 @@ pub(super) struct Armed {
     outage: Outage,
     how: Broken,
     at_start: bool,
-    /// It had not begun when everything ended, so that it may come in the middle of the recovery.
+    /// It had not begun when the crash came, so it may come in the middle of the recovery.
     in_recovery: bool,
     is_of_all: bool,
 }
@@ -67,8 +67,8 @@ impl Run {
         let outage = Outage::arm(&self.sim.env(), &drives, how, after, lasts, self.rng.fork(), begun);
         self.outages.retain(|armed| !armed.outage.is_over());
         if is_of_all {
-            // Nobody knows who leaves: whoever is out of reach then may be one more than the group
-            // survives.
+            // It is unknown which members leave: a member that is unreachable then may be one more
+            // than the group survives.
             for armed in &mut self.outages {
                 armed.outage.call_off();
                 armed.is_of_all = true;
@@ -78,13 +78,13 @@ impl Run {
         self.outages.push(Armed { outage, how, at_start, in_recovery: false, is_of_all });
     }
 
-    /// What is due with a start on these drives begins to count.
+    /// Outages that are due with a start on these drives begin to count.
     pub(super) fn arm_due(&mut self, drives: &[SimDrive]) {
         for due in std::mem::take(&mut self.due) {
             self.arm(due, true);
         }
-        // Where too many are not there, none is that has only what the group had when it left:
-        // alone, it would not know.
+        // Where too many drives are absent, every drive with an older state of the group is absent
+        // as well: alone, it would not know that it is stale.
         let epochs: Vec<u64> = drives.iter().map(|drive| newest_superblock(drive).map_or(0, |own| own.epoch)).collect();
         let newest = epochs.iter().copied().max();
         for (drive, _) in drives.iter().zip(&epochs).filter(|(_, epoch)| Some(**epoch) != newest) {
@@ -92,41 +92,41 @@ impl Run {
         }
     }
 
-    /// The ways to more members than the group survives may fail from now on, or fail.
+    /// Outages of more members than the group survives that are pending or under way.
     pub(super) fn excuse(&self) -> Vec<Outage> {
         let all = self.outages.iter().filter(|armed| armed.is_of_all && !armed.outage.is_over());
         all.map(|armed| armed.outage.clone()).collect()
     }
 
-    /// The way to some drives may fail from now on, or fails.
+    /// An outage is pending or under way.
     pub(super) fn is_troubled(&self) -> bool {
         !self.outages.iter().all(|armed| armed.outage.is_over())
     }
 
-    /// How often more drives were pulled than the group survives. Whoever had opened them before
-    /// has nothing of it that they are back.
+    /// How often more drives were pulled than the group survives. Handles opened before such an
+    /// outage stay useless when the drives are back.
     pub(super) fn pulled(&self) -> usize {
         let is_pulled = |armed: &&Armed| armed.is_of_all && armed.how.is_away() && armed.outage.has_begun();
         self.outages.iter().filter(is_pulled).count()
     }
 
-    /// Everything has ended: outages that have not begun come while the group is started, or later.
+    /// The machine crashed: outages that have not begun come while the group is started, or later.
     pub(super) fn note_crash(&mut self) {
         for armed in &mut self.outages {
             armed.in_recovery |= !armed.outage.has_begun();
         }
     }
 
-    /// The way to the drive failed at an attempt to start the group, or may have.
+    /// The path to the drive failed at an attempt to start the group, or may have failed.
     pub(super) fn failed_at_start(&self, drive: &SimDrive) -> bool {
         let of_starts = self.outages.iter().filter(|armed| armed.at_start || armed.in_recovery);
         of_starts.into_iter().any(|armed| armed.outage.has_begun() && armed.outage.is_of(drive))
     }
 
-    /// What has not begun does not begin any more, and what has, ends; `only_of_all`: for more
-    /// members than the group survives.
+    /// Cancels outages that have not begun, and waits for the end of those that have.
+    /// `only_of_all`: only those of more members than the group survives.
     pub(super) fn end_outages(&mut self, only_of_all: bool) {
-        // Where there is nothing to wait for, the machine may be stopped already.
+        // If no outage is under way, do not wait: the machine may be stopped already.
         if self.call_off_outages(only_of_all).iter().any(|outage| !outage.is_over()) {
             self.sim.block_on(self.outages_end(only_of_all));
         }
@@ -147,7 +147,7 @@ impl Run {
         ending
     }
 
-    /// Starts the group, again and again while the way to its drives fails, as the daemon does.
+    /// Starts the group. Repeats this while the path to its drives fails, as the daemon does.
     pub(super) fn start(&mut self, mut drives: Vec<SimDrive>, shards: usize) -> Group {
         drives.append(&mut self.away);
         self.arm_due(&drives);
@@ -169,7 +169,7 @@ impl Run {
                     return group;
                 }
                 Ok(group) => {
-                    // It was just started, and its drives are gone.
+                    // The group was just started, and its drives are gone.
                     self.sim.block_on(group.abandon());
                     failed.push("its drives are gone".to_owned());
                 }
@@ -191,8 +191,8 @@ impl Run {
         panic!("the group is not started in {ATTEMPTS_MAX} attempts: {failed:?}");
     }
 
-    /// Brings back what left because it was out of reach: the drive, or a new one if none knows the
-    /// place any more. Says whether there was one.
+    /// Brings back members that left because they were unreachable: by the old drive, or by a new
+    /// one if no drive knows the slot any more. Says whether there was one.
     pub(super) fn bring_back_away(&mut self) -> bool {
         let mut was_one = false;
         let remote = self.setup.remote;
@@ -203,7 +203,7 @@ impl Run {
                 continue;
             }
             was_one = true;
-            // Whatever was to be filled there before is not there any more.
+            // The drive that was to be filled there before is not there any more.
             self.filling.retain(|&filling| filling != member);
             let drive = self.take_former(member).unwrap_or_else(|| new_drive(&self.sim, &self.setup, "n"));
             let identity = uuid(&mut self.rng);
@@ -214,7 +214,7 @@ impl Run {
             });
             match replaced {
                 Ok(()) => self.filling.push(member),
-                // It failed as it was prepared: again.
+                // The preparation of the drive failed: try again.
                 Err(JoinError::Block(_)) => {}
                 Err(error) => panic!("the drive that was there fits: {error}"),
             }
@@ -222,7 +222,7 @@ impl Run {
         was_one
     }
 
-    /// Takes the drive that was last in a member's place from where it is.
+    /// Removes the drive that was last in a member's slot from its list.
     fn take_former(&mut self, member: usize) -> Option<SimDrive> {
         let group = self.group.as_mut().expect("there is a group between steps");
         let array = group.leader().shared().array;
