@@ -2,27 +2,27 @@
 
 use clap::{Args, value_parser};
 
-/// How contenders that take turns are measured, and how that is told.
+/// How often contenders that take turns are measured, and how the result is printed.
 #[derive(Debug, Args)]
 pub struct Turns {
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
-    /// Alternating rounds of which medians are taken
+    /// Alternating rounds; their median is reported
     #[arg(long, default_value_t = 5, value_parser = value_parser!(u16).range(5..))]
     pub rounds: u16,
 }
 
-/// A server and its client, each on a core.
+/// A server and its client, each pinned to a core.
 #[derive(Debug, Args)]
 pub struct Sides {
     /// Bytes that each contender serves
     #[arg(long, default_value_t = 512, value_parser = value_parser!(u64).range(16..))]
     pub volume_mib: u64,
-    /// The core of every server
+    /// Core of every server
     #[arg(long, default_value_t = 0)]
     pub server_core: usize,
-    /// The core of the client
+    /// Core of the client
     #[arg(long, default_value_t = 1)]
     pub client_core: usize,
 }

@@ -1,4 +1,4 @@
-//! Clients that ask for more than their part: what a neighbour of theirs has to bear.
+//! Clients that use more than their share. They measure the effect on another client of the daemon.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use nvme::{Command, Nqn};
 use crate::Error;
 use crate::initiator::Initiator;
 
-/// The volume that attackers use, and where.
+/// The volume that attackers use, and its addresses.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// Name of the NBD export.
@@ -25,13 +25,13 @@ pub struct Target {
     pub nvme: SocketAddr,
     /// Its subsystem.
     pub subsystem: Nqn,
-    /// Bytes at the start of the volume that were written. What is behind them was not.
+    /// Bytes at the start of the volume that were written. The rest was not written.
     pub written_bytes: u64,
     /// Size of the volume in bytes.
     pub size_bytes: u64,
 }
 
-/// A way to ask for too much.
+/// A way to overload the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attack {
     /// 64 NBD trims of 4 GiB in flight, where nothing was written.
@@ -44,13 +44,13 @@ pub enum Attack {
     Zeroes,
     /// 1000 Verify commands of 1 MiB in flight on each of 8 queues.
     Verifies,
-    /// 32 writes of 1 MiB on each of 120 queues, whose data never arrive.
+    /// 32 writes of 1 MiB on each of 120 queues whose data never arrives.
     StalledWrites,
-    /// 40 NBD reads of 1 MiB on each of 16 connections that take no answers.
+    /// 40 NBD reads of 1 MiB on each of 16 connections that do not receive replies.
     UnreadAnswers,
 }
 
-/// All of them.
+/// All attacks.
 pub const ATTACKS: [Attack; 7] = [
     Attack::LongTrims,
     Attack::ManyTrims,
@@ -64,19 +64,19 @@ pub const ATTACKS: [Attack; 7] = [
 /// Size of a block of the volume in bytes.
 const BLOCK_BYTES: u32 = 4096;
 
-/// Bytes of a command that moves data, the most that one may.
+/// Bytes of a command that moves data: the most that a command may have.
 const LONG_BYTES: u32 = 1 << 20;
 
-/// `NBD_CMD_TRIM` and `NBD_CMD_WRITE_ZEROES`, and the latter's flag to keep the space.
+/// `NBD_CMD_TRIM` and `NBD_CMD_WRITE_ZEROES`, and the flag of the latter that keeps the space.
 const TRIM: u16 = 4;
 const WRITE_ZEROES: u16 = 6;
 const NO_HOLE: u16 = 2;
 
-/// An attacker with nothing to do waits so long.
+/// Time that an attacker waits when it has nothing to do.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Attack {
-    /// What is done, for a table.
+    /// Name of the attack, for a table.
     pub fn name(self) -> &'static str {
         match self {
             Attack::LongTrims => "64 trims of 4 GiB",
@@ -89,7 +89,7 @@ impl Attack {
         }
     }
 
-    /// How many connections it makes.
+    /// Number of connections that the attack makes.
     pub fn connections(self) -> u64 {
         match self {
             Attack::LongTrims | Attack::ManyTrims | Attack::Zeroes => 1,
@@ -100,10 +100,10 @@ impl Attack {
         }
     }
 
-    /// Goes on until `stop` is set. Gives the requests that were answered.
+    /// Runs until `stop` is set. Returns the number of requests that were answered.
     ///
     /// # Errors
-    /// If the daemon does not let it in, or ends its connection.
+    /// If the daemon refuses the connection or closes it.
     pub fn run(self, target: &Target, stop: &AtomicBool) -> Result<u64, Error> {
         match self {
             Attack::LongTrims => {
@@ -125,7 +125,7 @@ impl Attack {
     }
 }
 
-/// The first byte behind those that were written, at a multiple of 64 MiB.
+/// The first multiple of 64 MiB after the bytes that were written.
 fn behind(target: &Target) -> u64 {
     target.written_bytes.next_multiple_of(64 << 20)
 }
@@ -142,7 +142,7 @@ fn nbd_connection(target: &Target) -> Result<UnixStream, Error> {
     Ok(stream)
 }
 
-/// Keeps so many requests in flight that have short answers.
+/// Keeps `depth` requests with short replies in flight.
 fn nbd_ranges(
     target: &Target,
     stop: &AtomicBool,
@@ -175,7 +175,7 @@ fn nbd_ranges(
     Ok(answered)
 }
 
-/// Keeps so many commands in flight on each of some queues, as far as the target takes them.
+/// Keeps `depth` commands in flight on each queue, as far as the target accepts them.
 fn nvme_commands(
     target: &Target,
     stop: &AtomicBool,
@@ -214,8 +214,8 @@ fn verify(target: &Target, number: u64) -> Submission {
     submission(io::verify(Blocks { nsid: 1, first: number % places * u64::from(count), count }))
 }
 
-/// Ranges of 4 GiB less a block each, where nothing was written, each a block behind the one
-/// before.
+/// 256 ranges of 4 GiB minus one block, in space that was never written. Each starts one block
+/// after the previous one.
 fn deallocation(target: &Target) -> Submission {
     let first = behind(target) / u64::from(BLOCK_BYTES);
     let ranges: Vec<(u64, u32)> = (0..256).map(|index| (first + index, (1 << 20) - 1)).collect();

@@ -1,4 +1,4 @@
-//! `purlind`, started for a benchmark and driven by `purlin`.
+//! `purlind`, started for a benchmark and controlled by `purlin`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use serde_json::Value;
 use crate::Error;
 use crate::process::{Process, ours, output, pinned};
 
-/// A daemon of our own with its state in a directory of ours. Both are gone with this value.
+/// A daemon of the benchmark, with its state in a directory of the benchmark. It is stopped when
+/// this value is dropped.
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,
@@ -19,7 +20,7 @@ pub struct Daemon {
     socket: PathBuf,
 }
 
-/// What the drives of a daemon were asked so far.
+/// Operations that the drives of a daemon have received so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveCounts {
     /// Reads of all drives.
@@ -29,11 +30,11 @@ pub struct DriveCounts {
 }
 
 impl Daemon {
-    /// Starts `purlind` (of `PURLIND`, beside this program, or of the system) with its files in
-    /// `dir`, on these cores or on all.
+    /// Starts `purlind` (from `PURLIND`, next to this program, or from the system) with its files
+    /// in `dir`, on these cores or on all.
     ///
     /// # Errors
-    /// If it does not come up.
+    /// If it does not start.
     pub fn start(dir: &Path, cores: Option<&str>) -> Result<Daemon, Error> {
         let socket = dir.join("purlind.sock");
         let mut command = pinned(None, ours("PURLIND", "purlind"));
@@ -47,7 +48,7 @@ impl Daemon {
         Ok(Daemon { process, purlin: ours("PURLIN", "purlin"), socket })
     }
 
-    /// Gives the daemon's process.
+    /// The daemon's process.
     pub fn process(&self) -> &Process {
         &self.process
     }
@@ -55,15 +56,16 @@ impl Daemon {
     /// Runs `purlin` with these arguments.
     ///
     /// # Errors
-    /// With its sentence, if it refuses.
+    /// The error message of `purlin`, if it fails.
     pub fn purlin(&self, arguments: &[&str]) -> Result<String, Error> {
         output(Command::new(&self.purlin).arg("--socket").arg(&self.socket).args(arguments))
     }
 
-    /// Makes a group with one volume and exports it at a Unix socket. Gives the URI of the export.
+    /// Makes a group with one volume and exports the volume at a Unix socket. Returns the URI of
+    /// the export.
     ///
     /// # Errors
-    /// With the command's sentence.
+    /// The error message of the command.
     pub fn serve(&self, group: &str, level: &str, drives: &[String], volume_bytes: u64) -> Result<String, Error> {
         self.serve_with(group, level, &[], drives, volume_bytes)
     }
@@ -85,7 +87,7 @@ impl Daemon {
         self.export(group, volume_bytes)
     }
 
-    /// Makes a volume in a group and exports it at a Unix socket. Gives the URI of the export.
+    /// Makes a volume in a group and exports it at a Unix socket. Returns the URI of the export.
     ///
     /// # Errors
     /// As for [`Daemon::serve`].
@@ -99,13 +101,13 @@ impl Daemon {
     }
 
     /// Makes a plain volume in memory (RAID 0 of two drives), and exports it over NBD at a Unix
-    /// socket and to any host over NVMe/TCP at this address. Gives the URI of the one and the
-    /// subsystem's name of the other.
+    /// socket and to any host over NVMe/TCP at this address. Returns the URI of the NBD export and
+    /// the NQN of the subsystem.
     ///
     /// # Errors
-    /// With the command's sentence.
+    /// The error message of the command.
     pub fn serve_nvme(&self, group: &str, volume_mib: u64, address: SocketAddr) -> Result<(String, String), Error> {
-        // Room for the metadata beside a half of the volume.
+        // Room for the metadata in addition to half of the volume.
         let half = volume_mib.div_ceil(2) + 32;
         let drives = [format!("mem:a:{half}MiB"), format!("mem:b:{half}MiB")];
         let uri = self.serve(group, "raid0", &drives, volume_mib << 20)?;
@@ -117,10 +119,10 @@ impl Daemon {
         Ok((uri, nqn.to_owned()))
     }
 
-    /// What all drives were asked so far.
+    /// Operations that all drives have received so far.
     ///
     /// # Errors
-    /// If the daemon does not say.
+    /// If the daemon does not answer.
     pub fn drive_counts(&self) -> Result<DriveCounts, Error> {
         let answer: Value = serde_json::from_str(&self.purlin(&["drive", "list", "--output", "json"])?)?;
         let drives = answer["drives"].as_array().ok_or("the list of drives has another form")?;
@@ -131,11 +133,11 @@ impl Daemon {
         Ok(DriveCounts { reads: sum("read_count")?, writes: sum("write_count")? })
     }
 
-    /// The same, once nothing is written any more: the log says a second after the last write that
-    /// it needs no recovery.
+    /// As [`Daemon::drive_counts`], but waits until the drives are not written any more. One second
+    /// after the last write, the log writes that it needs no recovery.
     ///
     /// # Errors
-    /// If the daemon does not say, or the drives are still written after half a minute.
+    /// If the daemon does not answer, or the drives are still written after half a minute.
     pub fn quiet_drive_counts(&self) -> Result<DriveCounts, Error> {
         let mut before = self.drive_counts()?;
         for _ in 0..15 {

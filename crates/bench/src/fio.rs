@@ -5,28 +5,28 @@ use serde_json::Value;
 use crate::Error;
 use crate::process::{output, pinned};
 
-/// What a run of fio did.
+/// The result of a run of fio.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Done {
     /// Reads and writes together.
     pub operations: f64,
-    /// Seconds on the wall.
+    /// Wall time in seconds.
     pub wall_s: f64,
-    /// Seconds of CPU that fio's job took, kernel included.
+    /// CPU time in seconds of fio's job, including the kernel.
     pub client_cpu_s: f64,
-    /// Completion latency in microseconds of whichever there were more, reads or writes: p50, p99,
-    /// p99.9, p99.99.
+    /// Completion latency in microseconds of reads, or of writes if there were more of them: p50,
+    /// p99, p99.9, p99.99.
     pub latency_us: [f64; 4],
 }
 
-/// Runs one job, on one core only if one is given.
+/// Runs one job, pinned to a core if one is given.
 ///
 /// # Errors
-/// With what fio said, if it failed.
+/// The output of fio, if it failed.
 pub fn run(core: Option<usize>, arguments: &[&str]) -> Result<Done, Error> {
     let common = ["--name=bench", "--thread", "--randrepeat=0", "--norandommap", "--output-format=json"];
     let said = output(pinned(core, "fio").args(common).args(arguments))?;
-    // Warnings may stand before the report.
+    // Warnings may precede the report.
     let start = said.find('{').ok_or("fio gave no report")?;
     let report: Value = serde_json::from_str(&said[start..])?;
     let job = &report["jobs"][0];
@@ -34,7 +34,7 @@ pub fn run(core: Option<usize>, arguments: &[&str]) -> Result<Done, Error> {
     let operations = |way: &str| number(&job[way]["total_ios"]);
     let (reads, writes) = (operations("read")?, operations("write")?);
     let way = if reads >= writes { "read" } else { "write" };
-    // In milliseconds of the direction's own running time.
+    // In milliseconds of each direction's own running time.
     let wall_s = number(&job["read"]["runtime"])?.max(number(&job["write"]["runtime"])?) / 1e3;
     let percentile = |name: &str| number(&job[way]["clat_ns"]["percentile"][name]).map(|ns| ns / 1e3);
     Ok(Done {
@@ -50,10 +50,10 @@ pub fn run(core: Option<usize>, arguments: &[&str]) -> Result<Done, Error> {
     })
 }
 
-/// Writes all of an NBD export once, so that reads find data and writes find space.
+/// Writes an NBD export once as a whole, so that reads find data and writes find allocated space.
 ///
 /// # Errors
-/// With what fio said, if it failed.
+/// The output of fio, if it failed.
 pub fn fill(uri: &str, bytes: u64) -> Result<(), Error> {
     let (uri, size) = (format!("--uri={uri}"), format!("--size={bytes}"));
     run(None, &["--ioengine=nbd", &uri, "--rw=write", "--bs=1m", "--iodepth=4", &size]).map(|_| ())

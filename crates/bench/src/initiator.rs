@@ -1,4 +1,4 @@
-//! An NVMe/TCP host that does nothing but load: one I/O queue, polled.
+//! An NVMe/TCP host that only generates load. It polls its I/O queues.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -12,10 +12,10 @@ use nvme::{Command, Completion, Nqn};
 
 use crate::Error;
 
-/// What a turn asks for.
+/// The load of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
-    /// Reads, or writes.
+    /// The load consists of writes; otherwise of reads.
     pub writes: bool,
     /// Bytes of each command.
     pub bytes: u32,
@@ -30,7 +30,7 @@ impl fmt::Display for Load {
     }
 }
 
-/// Loads that peers publish figures of.
+/// Loads for which other projects publish figures.
 pub const LOADS: [Load; 7] = [
     Load { writes: false, bytes: 4096, depth: 1 },
     Load { writes: false, bytes: 4096, depth: 32 },
@@ -52,10 +52,10 @@ pub struct Place {
     pub volume_bytes: u64,
 }
 
-/// Bytes of input that are received at once.
+/// Most bytes that are received at once.
 const INPUT_BYTES: usize = 1 << 20;
 
-/// A queue over a socket.
+/// A queue on a socket.
 struct Queue {
     stream: TcpStream,
     machine: HostReceiver,
@@ -79,8 +79,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Takes one step. Gives a completion if that was one; `None` without `waits` also if nothing
-    /// has come.
+    /// Takes one step. Returns a completion if there is one. Without `waits`, also returns `None`
+    /// if nothing has arrived.
     fn step(&mut self, waits: bool, data: &mut Vec<u8>) -> Result<Option<Completion>, Error> {
         loop {
             let (taken, step) = self.machine.step(&self.input[self.start..self.end]);
@@ -90,7 +90,7 @@ impl Queue {
                 HostStep::Continue => {}
                 HostStep::Initialized(_) => return Ok(None),
                 HostStep::Data { len, .. } if waits => data.extend_from_slice(&self.input[from..from + len]),
-                // A load has no use for what it reads.
+                // A load does not use the data that it reads.
                 HostStep::Data { .. } => {}
                 HostStep::Completed { completion, .. } => return Ok(Some(completion)),
                 HostStep::NeedMore | HostStep::Receive { .. } => {
@@ -131,9 +131,9 @@ impl Queue {
     }
 }
 
-/// A host with a controller and its I/O queues.
+/// A host with a controller and I/O queues.
 pub struct Initiator {
-    /// Its end would end the I/O queues.
+    /// If the admin queue ended, the I/O queues would end.
     _admin: Queue,
     queues: Vec<Queue>,
 }
@@ -142,12 +142,12 @@ impl Initiator {
     /// Connects to a subsystem, with one I/O queue.
     ///
     /// # Errors
-    /// If the target does not let it in, or breaks the protocol.
+    /// If the target refuses the host, or violates the protocol.
     pub fn connect(address: SocketAddr, subsystem: &Nqn, entries: u16) -> Result<Initiator, Error> {
         Initiator::connect_as("bench", address, subsystem, 1, entries)
     }
 
-    /// Connects to a subsystem as a host of this name, with so many I/O queues.
+    /// Connects to a subsystem as a host of this name, with `queues` I/O queues.
     ///
     /// # Errors
     /// As for [`Initiator::connect`].
@@ -192,8 +192,8 @@ impl Initiator {
         Ok(Initiator { _admin: admin, queues })
     }
 
-    /// Sends a command on an I/O queue and does not wait for its answer. Data that the target asks
-    /// for are not sent. Says whether the socket took the command.
+    /// Sends a command on an I/O queue and does not wait for the completion. Data that the target
+    /// requests is not sent. Returns whether the socket accepted the command.
     ///
     /// # Errors
     /// If the target has closed the connection, or the queue has no free entry.
@@ -208,7 +208,7 @@ impl Initiator {
         }
     }
 
-    /// Takes the answers on an I/O queue that have come. Gives how many there were.
+    /// Takes the completions that have arrived on an I/O queue. Returns how many there were.
     ///
     /// # Errors
     /// If the target has closed the connection.
@@ -220,8 +220,8 @@ impl Initiator {
         Ok(count)
     }
 
-    /// Reads 4 KiB here and there, one after the other, for so long. Gives how long each took, in
-    /// nanoseconds.
+    /// Reads 4 KiB at random offsets, one read at a time, for `duration`. Returns the latency of
+    /// each read in nanoseconds.
     ///
     /// # Errors
     /// If a read fails.
@@ -238,7 +238,8 @@ impl Initiator {
         Ok(taken)
     }
 
-    /// Keeps `load` up for so long, anywhere in the volume. Gives the commands that were answered.
+    /// Runs `load` for `duration` at random offsets of the volume. Returns the number of completed
+    /// commands.
     ///
     /// # Errors
     /// If a command fails.
@@ -255,7 +256,7 @@ impl Initiator {
         })
     }
 
-    /// Writes all of the volume once: what was never written is read faster.
+    /// Writes the whole volume once, because space that was never written is read faster.
     ///
     /// # Errors
     /// If a command fails.
@@ -265,8 +266,8 @@ impl Initiator {
         self.run_at(load, place, || slots.next()).map(|_| ())
     }
 
-    /// Keeps `load` up where `next` says, in units of its size, until that says no more. Gives the
-    /// commands that were answered.
+    /// Runs `load` at the offsets from `next`, in units of its size, until `next` returns `None`.
+    /// Returns the number of completed commands.
     fn run_at(&mut self, load: Load, place: Place, mut next: impl FnMut() -> Option<u64>) -> Result<u64, Error> {
         let reply_bytes = if load.writes { 0 } else { load.bytes };
         let data = if load.writes { vec![0x5A; load.bytes as usize] } else { Vec::new() };

@@ -1,10 +1,10 @@
-//! What the benchmark programs share: measuring several things beside each other, and saying what
-//! came of it.
+//! Code that the benchmark programs share: it measures several contenders side by side, and reports
+//! the results.
 //!
-//! Machines are busy and clocks drift, so a number is only compared with one taken in the same run
-//! right beside it: [`pairs`] for two contenders in this thread, [`rounds`] for any number, with
-//! CPU time. [`report`] compares what was measured with what is to be reached. [`process`],
-//! [`daemon`], [`fio`] and [`spdk`] run what is measured from outside.
+//! Machines are busy and clocks drift. So a number is only compared with a number from the same
+//! run, measured right next to it: [`pairs`] for two contenders in this thread, [`rounds`] for any
+//! number of contenders, with CPU time. [`report`] compares the results with the targets.
+//! [`process`], [`daemon`], [`fio`] and [`spdk`] run the programs that are measured from outside.
 
 #![forbid(unsafe_code)]
 
@@ -19,5 +19,5 @@ pub mod report;
 pub mod rounds;
 pub mod spdk;
 
-/// Why something could not be measured: one sentence for a person.
+/// Why a measurement failed: one sentence for the user.
 pub type Error = Box<dyn std::error::Error>;

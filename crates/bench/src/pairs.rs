@@ -1,7 +1,7 @@
 //! Alternating pairs: two contenders take turns, and each pair gives one ratio.
 //!
-//! A disturbance that lasts longer than a pair hits both; one that is shorter spoils one ratio,
-//! which the median drops.
+//! A disturbance that is longer than a pair affects both contenders. A shorter one spoils one
+//! ratio, which the median ignores.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Runs `ours` and `peers` by turns, `count` times each, after one unmeasured turn of each.
-    /// Which goes first changes from pair to pair.
+    /// Runs `ours` and `peers` in turn, `count` times each, after one unmeasured turn of each. The
+    /// contender that goes first changes from pair to pair.
     ///
     /// # Panics
     /// If `count` is 0.
@@ -44,8 +44,8 @@ impl Pairs {
         median(self.times.iter().map(|pair| pair[1]).collect())
     }
 
-    /// How many times as fast as the peer we are: the smallest, the median and the largest of the
-    /// pairs' ratios.
+    /// Our speed divided by the peer's: the smallest, the median and the largest ratio of the
+    /// pairs.
     pub fn speed_ratio(&self) -> [f64; 3] {
         let mut ratios: Vec<f64> =
             self.times.iter().map(|[ours, peers]| peers.as_secs_f64() / ours.as_secs_f64()).collect();

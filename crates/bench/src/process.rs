@@ -1,4 +1,4 @@
-//! Processes that a benchmark starts: they end with it, and their CPU time is told.
+//! Processes that a benchmark starts. They end with it, and it reads their CPU time.
 
 use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpListener};
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 
-/// How long a process may take to end by itself before it is killed.
+/// Time that a process has to end by itself before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process that runs as long as this value lives.
+/// A process that runs until this value is dropped.
 #[derive(Debug)]
 pub struct Process(Child);
 
 impl Process {
-    /// Starts a process that says nothing on its standard output.
+    /// Starts a process. Its standard output is discarded.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -26,26 +26,27 @@ impl Process {
         Ok(Process(child.map_err(|error| format!("{}: {error}", program.display()))?))
     }
 
-    /// Its number.
+    /// Its PID.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// CPU time that all its threads took so far, in seconds, from ticks of (usually) 10 ms.
+    /// CPU time of all its threads so far, in seconds. The resolution is a clock tick, usually 10
+    /// ms.
     ///
     /// # Errors
     /// If it has ended.
     pub fn cpu_s(&self) -> Result<f64, Error> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
-        // The name in parentheses may hold anything; after it the fields from the third on are
-        // plain.
+        // The name in parentheses may contain any characters. After it, the fields from the third
+        // on are separated by spaces.
         let (_, fields) = stat.rsplit_once(") ").ok_or("/proc/PID/stat has another form")?;
         let fields: Vec<&str> = fields.split(' ').collect();
         let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
         Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 
-    /// The most memory that it has had so far.
+    /// The largest resident memory so far.
     ///
     /// # Errors
     /// If it has ended.
@@ -58,7 +59,7 @@ impl Process {
     /// Waits for a path to appear, such as a socket.
     ///
     /// # Errors
-    /// If the process ends before, or takes too long.
+    /// If the process ends before, or the path does not appear in time.
     pub fn wait_for(&mut self, path: &Path) -> Result<(), Error> {
         let start = Instant::now();
         while !path.exists() {
@@ -78,7 +79,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         let start = Instant::now();
         if let Some(pid) = rustix::process::Pid::from_raw(self.0.id().cast_signed()) {
-            // An error means that it has ended already.
+            // An error means that it has already ended.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         while matches!(self.0.try_wait(), Ok(None)) {
@@ -92,18 +93,18 @@ impl Drop for Process {
     }
 }
 
-/// Asks for real-time scheduling for this program and all that it starts, so that others on a busy
-/// machine come between neither contender's steps. (Niceness would not do: it counts within a
-/// session only.) Says whether it was given.
+/// Requests real-time scheduling for this program and its children, so that other processes on a
+/// busy machine do not interrupt either contender. (Niceness is not enough: it only counts within a
+/// session.) Returns whether it was granted.
 pub fn go_first() -> bool {
     let own = std::process::id().to_string();
     output(Command::new("chrt").args(["--fifo", "--pid", "1", &own])).is_ok()
 }
 
-/// Runs a command to its end and gives what it said.
+/// Runs a command to its end and returns its standard output.
 ///
 /// # Errors
-/// With what it said on its standard error, if it failed.
+/// The standard error of the command, if it failed.
 pub fn output(command: &mut Command) -> Result<String, Error> {
     let program = command.get_program().to_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", program.display()))?;
@@ -114,7 +115,7 @@ pub fn output(command: &mut Command) -> Result<String, Error> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A command that ends when this program does, however that ends, and runs on one core only if one
+/// A command that is terminated when this program ends, in any way. It is pinned to a core if one
 /// is given.
 pub fn pinned(core: Option<usize>, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
@@ -126,7 +127,7 @@ pub fn pinned(core: Option<usize>, program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// An address of this machine whose port is free now.
+/// An address of this machine whose port is currently free.
 ///
 /// # Errors
 /// If there is none.
@@ -134,8 +135,8 @@ pub fn free_address() -> Result<SocketAddr, Error> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// A program of ours: named by the environment, or beside this program, or wherever the system
-/// finds it.
+/// One of Purlin's programs: from an environment variable, next to this program, or from the search
+/// path.
 pub fn ours(variable: &str, name: &str) -> PathBuf {
     if let Some(path) = std::env::var_os(variable) {
         return path.into();

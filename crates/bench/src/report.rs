@@ -1,5 +1,5 @@
-//! What came of a benchmark: a table for a person, JSON for a program, and whether the targets were
-//! reached.
+//! The result of a benchmark: a table for the user, JSON for programs, and whether the targets were
+//! met.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::rounds::{Basis, Rounds, spread};
 
-/// What a ratio is to be.
+/// The target for a ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -16,12 +16,12 @@ pub enum Target {
     AtLeast(f64),
     /// This much or less.
     AtMost(f64),
-    /// This much to the last operation.
+    /// Exactly this much: every operation counts.
     Exactly(f64),
 }
 
 impl Target {
-    /// The ratio is as it is to be.
+    /// True if the ratio meets the target.
     pub fn is_met_by(self, ratio: f64) -> bool {
         match self {
             Target::AtLeast(least) => ratio >= least,
@@ -42,28 +42,28 @@ impl Target {
 /// One comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What was done.
+    /// The operation that was measured.
     pub what: String,
-    /// What `ours` and `peer` count.
+    /// The unit of `ours` and `peer`.
     pub unit: String,
     /// The median of ours.
     pub ours: f64,
-    /// With what it is compared.
+    /// Name of the peer.
     pub peer_name: String,
     /// The median of the peer.
     pub peer: f64,
-    /// What the numbers are divided by: time on the wall, CPU time, or nothing.
+    /// The divisor of the numbers: wall time, CPU time, or none.
     pub basis: String,
-    /// Ours to the peer's, round by round: least, median, most.
+    /// Ratio of ours to the peer's over the rounds: least, median, most.
     pub ratio: [f64; 3],
-    /// What the median ratio is to be; nothing for a row that only informs.
+    /// The target for the median ratio. None for a row that is only informative.
     pub target: Option<Target>,
-    /// Whether it is.
+    /// Whether the target is met.
     pub met: Option<bool>,
 }
 
 impl Row {
-    /// A row of two contenders of the same rounds.
+    /// A row that compares two contenders of the same rounds.
     pub fn of(
         (what, unit): (&str, &str),
         rounds: &Rounds,
@@ -86,7 +86,7 @@ impl Row {
         }
     }
 
-    /// A count beside what it is on paper: the target is of the ratio of the two.
+    /// A row that compares a count with the expected count. The target applies to their ratio.
     pub fn count(what: &str, unit: &str, counted: f64, expected: f64, target: Target) -> Row {
         let ratio = counted / expected;
         Row {
@@ -102,10 +102,10 @@ impl Row {
         }
     }
 
-    /// Samples beside the most that they may be.
+    /// A row that compares samples with an upper limit.
     ///
     /// # Panics
-    /// Without any sample.
+    /// If there is no sample.
     pub fn within(what: &str, unit: &str, samples: &[f64], most: f64) -> Row {
         let samples = spread(samples.to_vec());
         let ratio = samples.map(|value| value / most);
@@ -124,18 +124,19 @@ impl Row {
     }
 }
 
-/// The machine, as far as it explains the numbers.
+/// The machine, as far as it explains the results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Model name of the processor.
     pub processor: String,
-    /// Cores that are on line.
+    /// Number of cores that are online.
     pub cores: usize,
     /// Linux's release.
     pub kernel: String,
-    /// Load of the last minute when the benchmark began.
+    /// Load average of the last minute when the benchmark began.
     pub load_before: f64,
-    /// And when it ended. More than the benchmark's own threads means that others were at work.
+    /// Load average when it ended. If it is more than the benchmark's own threads, other processes
+    /// were active.
     pub load_after: f64,
 }
 
@@ -159,23 +160,23 @@ fn load() -> f64 {
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// All that one program measured.
+/// All results of one program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The program's name.
     pub name: String,
-    /// Rounds of which medians are taken.
+    /// Rounds from which medians are taken.
     pub rounds: usize,
-    /// Where.
+    /// The machine on which it ran.
     pub machine: Machine,
-    /// What a reader has to know beside the numbers.
+    /// Remarks that the reader needs to understand the numbers.
     pub notes: Vec<String>,
     /// The comparisons.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    /// What a benchmark program does: measures, and prints what came of it, or why nothing did.
+    /// Runs a benchmark program: measures, and prints the report or the error.
     pub fn run(
         name: &str,
         rounds: usize,
@@ -195,7 +196,7 @@ impl Report {
         }
     }
 
-    /// Begins a report: the load of now is the load before.
+    /// Begins a report. The present load becomes `load_before`.
     fn begin(name: &str, rounds: usize) -> Report {
         Report { name: name.to_owned(), rounds, machine: Machine::look(), notes: Vec::new(), rows: Vec::new() }
     }
@@ -247,7 +248,7 @@ pub fn table(rows: &[Row]) -> comfy_table::Table {
     table
 }
 
-/// Three or four digits, with k and M.
+/// Three or four digits, with the suffix k or M.
 fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 1e6 => format!("{:.3}M", value / 1e6),

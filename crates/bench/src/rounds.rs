@@ -1,29 +1,29 @@
 //! Rounds: contenders take turns, and each round gives one ratio of any two of them.
 
-/// What one turn of one contender did.
+/// The result of one turn of one contender.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// Operations (or bytes) done.
     pub amount: f64,
-    /// Seconds on the wall.
+    /// Wall time in seconds.
     pub wall_s: f64,
-    /// Seconds of CPU that whoever is measured took.
+    /// CPU time in seconds of the measured process.
     pub cpu_s: f64,
 }
 
-/// By what contenders are compared.
+/// The basis on which contenders are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Basis {
-    /// Amount per second on the wall.
+    /// Amount per second of wall time.
     Wall,
-    /// Amount per second of CPU: holds on a machine that others use at the same time.
+    /// Amount per second of CPU time: also valid on a machine with other load.
     Cpu,
-    /// Seconds of CPU per amount: less is better.
+    /// Seconds of CPU time per amount: less is better.
     Cost,
 }
 
 impl Basis {
-    /// In a table.
+    /// Name in a table.
     pub fn name(self) -> &'static str {
         match self {
             Basis::Wall => "wall",
@@ -46,17 +46,18 @@ impl Basis {
 pub struct Rounds(Vec<Vec<Sample>>);
 
 impl Rounds {
-    /// No rounds yet, of so many contenders.
+    /// No rounds yet, for `contenders` contenders.
     pub fn new(contenders: usize) -> Rounds {
         Rounds(vec![Vec::new(); contenders])
     }
 
-    /// Whose turn it is at each place of a round: the first of one round is the last of the next.
+    /// The order of contenders in a round: the first contender of one round is the last of the
+    /// next.
     pub fn order(contenders: usize, round: usize) -> impl Iterator<Item = usize> {
         (0..contenders).map(move |place| (place + round) % contenders)
     }
 
-    /// Takes what a contender did in its turn.
+    /// Adds the result of a contender's turn.
     pub fn add(&mut self, contender: usize, sample: Sample) {
         self.0[contender].push(sample);
     }
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn ratios_are_those_of_the_same_round() {
         let mut rounds = Rounds::new(2);
-        // The machine gets slower from round to round: the ratio stays.
+        // The machine gets slower from round to round, but the ratio stays the same.
         for (speed, cpu_s) in [(100.0, 1.0), (10.0, 2.0), (1.0, 4.0)] {
             rounds.add(0, Sample { amount: 2.0 * speed, wall_s: 1.0, cpu_s });
             rounds.add(1, Sample { amount: speed, wall_s: 1.0, cpu_s: 2.0 * cpu_s });

@@ -1,4 +1,4 @@
-//! SPDK, where somebody has built it: its NVMe/TCP target, and its initiator as a load.
+//! SPDK, if it is built on this machine: its NVMe/TCP target, and its initiator as a load.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,29 +12,29 @@ use crate::Error;
 use crate::initiator::Load;
 use crate::process::{Process, output, pinned};
 
-/// Names the folder in which SPDK was built.
+/// The environment variable with the folder in which SPDK was built.
 const VARIABLE: &str = "PURLIN_SPDK";
 
 /// Memory of its initiator, in MiB of huge pages.
 const INITIATOR_MIB: u64 = 256;
 
-/// What its target needs besides what it serves, in MiB of huge pages.
+/// Memory of its target in addition to the volume, in MiB of huge pages.
 const TARGET_MIB: u64 = 800;
 
-/// How long its target may take to come up.
+/// Time that its target may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The programs of an SPDK.
+/// The programs of an SPDK build.
 #[derive(Debug)]
 pub struct Spdk {
     programs: PathBuf,
 }
 
 impl Spdk {
-    /// The one that `PURLIN_SPDK` names, for volumes of this size.
+    /// Finds the build that `PURLIN_SPDK` names, for volumes of this size.
     ///
     /// # Errors
-    /// If there is none, or the machine has too few huge pages for it.
+    /// If there is none, or the machine has too few free huge pages.
     pub fn find(volume_mib: u64) -> Result<Spdk, Error> {
         let folder =
             std::env::var_os(VARIABLE).ok_or(format!("{VARIABLE} has to name the folder where SPDK was built"))?;
@@ -55,18 +55,18 @@ impl Spdk {
         Ok(Spdk { programs })
     }
 
-    /// What it calls itself.
+    /// Its version, as it reports it.
     ///
     /// # Errors
-    /// If it does not say.
+    /// If it does not report one.
     pub fn version(&self) -> Result<String, Error> {
         Ok(output(Command::new(self.programs.join("nvmf_tgt")).arg("--version"))?.trim().to_owned())
     }
 
-    /// Starts its target on a core, with one namespace of memory. Its files lie in `dir`.
+    /// Starts its target on a core, with one namespace in memory. Its files are in `dir`.
     ///
     /// # Errors
-    /// If it does not come up.
+    /// If it does not start.
     pub fn target(
         &self,
         dir: &Path,
@@ -110,10 +110,11 @@ impl Spdk {
         Ok(target)
     }
 
-    /// Its initiator on a core, with this load for so long. Gives how many operations that were.
+    /// Runs its initiator on a core with this load for `duration`. Returns the number of
+    /// operations.
     ///
     /// # Errors
-    /// With what it said, if it failed.
+    /// The output of the initiator, if it failed.
     pub fn load(
         &self,
         core: usize,
@@ -134,7 +135,7 @@ impl Spdk {
     }
 }
 
-/// SPDK's target. It polls as long as it runs, so it is stopped while it is not its turn.
+/// SPDK's target. It always polls while it runs, so it is stopped between its turns.
 #[derive(Debug)]
 pub struct Target {
     process: Process,
@@ -143,7 +144,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Where it is reached.
+    /// Its address and the NQN of its subsystem.
     pub fn place(&self) -> (SocketAddr, &str) {
         (self.address, &self.nqn)
     }
@@ -153,7 +154,7 @@ impl Target {
         &self.process
     }
 
-    /// Lets it run.
+    /// Continues it.
     ///
     /// # Errors
     /// If it is gone.
@@ -161,7 +162,7 @@ impl Target {
         self.signal(Signal::CONT)
     }
 
-    /// Stops it where it is.
+    /// Stops it.
     ///
     /// # Errors
     /// If it is gone.
@@ -177,12 +178,12 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // A process that is stopped does not end when it is told to.
+        // A stopped process does not react to a signal to terminate.
         let _ = self.go_on();
     }
 }
 
-/// A core as SPDK wants it.
+/// The mask of a core that SPDK expects.
 fn mask(core: usize) -> String {
     format!("{:#x}", 1_u64 << core)
 }

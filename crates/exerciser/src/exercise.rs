@@ -7,10 +7,10 @@ use std::ops::Range;
 
 use crate::target::{Aligned, DIRECT_ALIGN, Target, Zeroing};
 
-/// The longest range of one operation, in bytes.
+/// Most bytes of one operation.
 const LEN_MAX: u64 = 256 << 10;
 
-/// What was done, to read a failure by.
+/// An operation that was done, for the message of a failure.
 pub struct Done {
     number: u64,
     what: &'static str,
@@ -24,24 +24,24 @@ impl fmt::Display for Done {
     }
 }
 
-/// A target and what it should hold.
+/// A target, and its expected content.
 pub struct Exercise {
     target: Target,
-    /// As long as the file.
+    /// The expected content, as long as the file.
     model: Vec<u8>,
     state: u64,
     history: Vec<Done>,
 }
 
 impl Exercise {
-    /// Begins with an empty file, or a device of zeroes.
+    /// Starts with an empty file, or a device of zeroes.
     pub fn new(target: Target, seed: u64) -> Exercise {
         let len = if target.is_device { target.capacity } else { 0 };
         let state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         Exercise { model: vec![0; len as usize], target, state, history: Vec::new() }
     }
 
-    /// What was done so far, in order.
+    /// The operations so far, in order.
     pub fn history(&self) -> &[Done] {
         &self.history
     }
@@ -53,7 +53,7 @@ impl Exercise {
         counts.iter().map(|(what, count)| format!("{count} x {what}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// The generator of Marsaglia, "Xorshift RNGs" (2003).
+    /// The random number generator of Marsaglia, "Xorshift RNGs" (2003).
     fn random(&mut self) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -65,7 +65,7 @@ impl Exercise {
         self.random() % limit.max(1)
     }
 
-    /// A range below `end`, on multiples of `align`. Short ones are as frequent as long ones.
+    /// A random range below `end`, aligned to `align`. Short ranges are as frequent as long ones.
     fn range(&mut self, end: u64, align: u64) -> Option<Range<u64>> {
         let places = end / align;
         if places == 0 {
@@ -85,10 +85,10 @@ impl Exercise {
         }
     }
 
-    /// Does one operation.
+    /// Runs one operation.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence about the difference or error.
     pub fn step(&mut self) -> Result<(), String> {
         let (what, range, result) = self.choose();
         self.history.push(Done { number: self.history.len() as u64 + 1, what, range });
@@ -98,7 +98,7 @@ impl Exercise {
     fn choose(&mut self) -> (&'static str, Range<u64>, Result<(), String>) {
         let (end, capacity) = (self.model.len() as u64, self.target.capacity);
         let direct = DIRECT_ALIGN;
-        // Devices zero whole blocks only.
+        // Devices only zero whole blocks.
         let zero_align = if self.target.is_device { direct } else { 1 };
         let picked = self.below(100);
         let wanted = match picked {
@@ -172,7 +172,7 @@ impl Exercise {
             "punch" | "zero" => {
                 let how = if what == "punch" { Zeroing::Punch } else { Zeroing::Zero };
                 match self.target.zero(range.clone(), how) {
-                    // Not every file system has both.
+                    // Not every file system supports both.
                     Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
                     done => {
                         self.model[at as usize..range.end as usize].fill(0);
@@ -214,10 +214,10 @@ impl Exercise {
         )))
     }
 
-    /// Reads everything, past the cache and through it, and compares.
+    /// Reads everything, through the page cache and past it, and compares it.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence about the difference or error.
     pub fn verify(&mut self) -> Result<(), String> {
         self.perform("sync", 0..0)?;
         self.perform("forget the cache", 0..0)?;

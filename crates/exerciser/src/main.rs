@@ -1,10 +1,10 @@
-//! `exerciser`: random operations of every kind that a program has on a file or block device,
-//! beside a copy in memory.
+//! `exerciser`: random operations of every kind that a program can use on a file or block device,
+//! compared with a copy in memory.
 //!
-//! What file systems and block devices are tested with on Linux is `fsx`, which is in no package of
-//! Debian; this does the same work, and works on block devices too. It reads, writes, maps,
-//! truncates, punches holes and zeroes, past the page cache and through it, makes durable and drops
-//! caches, and compares all it reads with what it should be.
+//! The usual test program for file systems on Linux is `fsx`, but no package of Debian has it. This
+//! program does the same work, and also supports block devices. It reads, writes, maps, truncates,
+//! punches holes and zeroes, through the page cache and past it. It also makes data durable and
+//! drops caches. It compares all data that it reads with the expected data.
 
 mod exercise;
 mod target;
@@ -17,26 +17,26 @@ use clap::Parser;
 use exercise::Exercise;
 use target::Target;
 
-/// Random operations on a file or block device, compared with a copy in memory. What is on it is
-/// lost
+/// Random operations on a file or block device, compared with a copy in memory. The previous
+/// content is lost
 #[derive(Debug, Parser)]
 #[command(
     version,
     after_help = "Examples:\n  exerciser --ops 5000 /mnt/file\n  exerciser --ops 2000 --seed 7 --size 16777216 /dev/ublkb0"
 )]
 struct Line {
-    /// A file, made if it is not there, or a block device
+    /// A file, created if it does not exist, or a block device
     path: PathBuf,
-    /// How many operations
+    /// Number of operations
     #[arg(long, default_value_t = 1000)]
     ops: u64,
-    /// Decides what is done
+    /// Seed that determines the operations
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Bytes that are used at most, a multiple of 4096
+    /// Most bytes that are used, a multiple of 4096
     #[arg(long, default_value_t = 4 << 20)]
     size: u64,
-    /// Say every operation
+    /// Print every operation
     #[arg(long)]
     verbose: bool,
 }

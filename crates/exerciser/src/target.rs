@@ -1,4 +1,4 @@
-//! What is exercised: a file or a block device, opened twice, through the page cache and past it.
+//! The file or block device that is tested, opened twice: through the page cache and past it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fs::{File, OpenOptions};
@@ -8,15 +8,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What transfers past the page cache are aligned to, in memory and on the device.
+/// Alignment of transfers past the page cache, in memory and on the device.
 pub const DIRECT_ALIGN: u64 = 4096;
 
-/// A way to make a range of a file zeroes.
+/// How a range of a file is zeroed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Zeroing {
-    /// Its space is given back.
+    /// Its space is freed.
     Punch,
-    /// Its space stays.
+    /// Its space stays allocated.
     Zero,
 }
 
@@ -24,20 +24,20 @@ pub enum Zeroing {
 pub struct Target {
     cached: File,
     direct: File,
-    /// Bytes that are used at most.
+    /// Most bytes that are used.
     pub capacity: u64,
-    /// It has no end that can be moved.
+    /// A block device: its size is fixed.
     pub is_device: bool,
 }
 
-/// Memory that direct transfers take.
+/// Aligned memory for direct transfers.
 pub struct Aligned {
     start: *mut u8,
     layout: Layout,
 }
 
 impl Aligned {
-    /// Zeroes, `len` of them, not 0.
+    /// A buffer of `len` zeroes; `len` must not be 0.
     pub fn new(len: usize) -> Aligned {
         let layout = Layout::from_size_align(len, DIRECT_ALIGN as usize).expect("a buffer fits into memory");
         // SAFETY: the layout is not of size 0.
@@ -76,10 +76,11 @@ fn check(result: i32) -> io::Result<()> {
 }
 
 impl Target {
-    /// Opens a target of at most `capacity` bytes. A file is made empty, a device zeroes.
+    /// Opens a target of at most `capacity` bytes. A file is truncated to 0 bytes, a device is
+    /// zeroed.
     ///
     /// # Errors
-    /// What the system says; a device that is smaller.
+    /// The system's error, also if a device is smaller than `capacity`.
     pub fn open(path: &Path, capacity: u64) -> io::Result<Target> {
         let is_device = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
         let mut options = OpenOptions::new();
@@ -109,7 +110,7 @@ impl Target {
         self.cached.write_all_at(bytes, at)
     }
 
-    /// Reads past the page cache, what is dirty there included.
+    /// Reads past the page cache, after dirty pages are written back.
     pub fn read_direct(&self, at: u64, bytes: &mut Aligned) -> io::Result<()> {
         self.cached.sync_data()?;
         self.direct.read_exact_at(bytes, at)
@@ -119,11 +120,11 @@ impl Target {
     pub fn write_direct(&self, at: u64, bytes: &Aligned) -> io::Result<()> {
         self.cached.sync_data()?;
         self.direct.write_all_at(bytes, at)?;
-        // The kernel does the same, where it can.
+        // The kernel does the same if it can.
         self.forget_cache(at, bytes.len() as u64)
     }
 
-    /// Lets the page cache go of a range. What is dirty stays.
+    /// Drops a range from the page cache. Dirty pages stay.
     pub fn forget_cache(&self, at: u64, len: u64) -> io::Result<()> {
         // SAFETY: no memory is involved.
         let error =
@@ -141,7 +142,7 @@ impl Target {
         self.cached.set_len(len)
     }
 
-    /// Makes a range zeroes; the end stays where it is.
+    /// Zeroes a range. The end of the file does not move.
     pub fn zero(&self, range: Range<u64>, how: Zeroing) -> io::Result<()> {
         let mode = match how {
             Zeroing::Punch => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
@@ -152,8 +153,8 @@ impl Target {
         check(unsafe { libc::fallocate(self.cached.as_raw_fd(), mode, at, len) })
     }
 
-    /// Runs `use_it` with a range of the target, mapped. The range lies before its end; its start
-    /// is on a page.
+    /// Maps a range of the target and calls `use_it` with it. The range must be before the end of
+    /// the target and start at a page. If `use_it` returns true, the range is synced.
     pub fn map(&self, at: u64, len: usize, use_it: impl FnOnce(&mut [u8]) -> bool) -> io::Result<()> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -163,7 +164,7 @@ impl Target {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the range is the mapping, and nobody else changes the file meanwhile.
+        // SAFETY: the range is the mapping, and no other program changes the file meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), len) };
         let sync = use_it(bytes);
         // SAFETY: the range is the mapping.

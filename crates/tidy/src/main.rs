@@ -1,5 +1,6 @@
 //! Checks the repository, and says where what is wrong: `tidy [--all | --update | --reset]`.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -27,7 +28,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says whether all is well.
+/// Prints a line. A reader that has gone away does not want the rest.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Returns whether all is well.
 fn run(arguments: &[&str]) -> Result<bool, String> {
     let root = Path::new(".");
     let path = root.join("crates/tidy/baseline");
@@ -42,7 +48,7 @@ fn run(arguments: &[&str]) -> Result<bool, String> {
     match arguments {
         [] => {}
         ["--all"] => {
-            findings.iter().for_each(|finding| println!("{finding}"));
+            findings.iter().for_each(|finding| say(&finding.to_string()));
             return Ok(findings.is_empty());
         }
         ["--update"] => return write(read()?.lowered_to(&findings)).map(|()| true),
@@ -56,9 +62,9 @@ fn run(arguments: &[&str]) -> Result<bool, String> {
     let differences = read()?.compare(&findings);
     for difference in &differences {
         match difference {
-            Difference::Worse(findings) => findings.iter().for_each(|finding| println!("{finding}")),
+            Difference::Worse(findings) => findings.iter().for_each(|finding| say(&finding.to_string())),
             Difference::Better(what, accepted, is) => {
-                println!("{what}: {is} instead of {accepted}: run `cargo run -p tidy -- --update`");
+                say(&format!("{what}: {is} instead of {accepted}: run `cargo run -p tidy -- --update`"));
             }
         }
     }

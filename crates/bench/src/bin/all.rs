@@ -1,5 +1,5 @@
-//! All benchmarks, one after the other, each a process of its own; then one table of what was to be
-//! reached.
+//! Runs all benchmarks, one after the other, each as a process of its own. Then prints one table of
+//! all rows with targets.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -17,7 +17,7 @@ struct Arguments {
     json: bool,
 }
 
-/// gf has a report of its own, since its peer may be missing.
+/// gf has its own form of report, because its peer may be missing.
 const GF: &str = "gf";
 
 const NAMES: [&str; 5] = [GF, "engine", "nbd", "raid6", "large"];
@@ -34,10 +34,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says whether everything could be measured.
+/// Returns whether everything could be measured.
 fn run(json: bool) -> Result<bool, Error> {
     let own = std::env::current_exe()?;
-    // Cargo has built this program only, and says where it is itself.
+    // Cargo has built only this program. The variable names the `cargo` that runs it.
     if let Some(cargo) = std::env::var_os("CARGO") {
         let mut build = Command::new(cargo);
         build.args(["build", "--release", "--locked", "--quiet", "--package", "bench", "--bins"]);
@@ -87,7 +87,7 @@ fn measure(name: &str, program: &Path) -> Result<(Value, Vec<Row>), Error> {
     Ok((value, rows))
 }
 
-/// The rows of gf that have a target: 8+2 beside ISA-L.
+/// The rows of gf that have a target: 8+2, compared with ISA-L.
 fn gf_rows(report: &Value) -> Result<Vec<Row>, Error> {
     let rows = report["rows"].as_array().ok_or("gf's report has another form")?;
     let row = |row: &Value| -> Option<Row> {

@@ -1,5 +1,5 @@
-//! A large group over sparse files: how long it takes to be made and assembled, and what memory the
-//! daemon takes for it while it is written all over the place.
+//! A large group over sparse files: the time to make it and to assemble it, and the daemon's memory
+//! for it under random writes to the whole volume.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,14 +10,13 @@ use bench::report::{Report, Row};
 use bench::{Error, fio};
 use clap::Parser;
 
-/// Benchmarks a 16 TiB group over sparse files: time to be made and to be assembled, resident
-/// memory
+/// Benchmarks a 16 TiB group over sparse files: time to make it and to assemble it, resident memory
 #[derive(Parser)]
 struct Arguments {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Groups that are made one after the other, of which medians are taken
+    /// Groups that are made one after the other; their median is reported
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Writes of 4 KiB, anywhere in the volume; each takes 160 KiB of memory for a while
@@ -25,14 +24,14 @@ struct Arguments {
     writes: u64,
 }
 
-/// With two parities, 16 TiB of data.
+/// With two parity drives, these files hold 16 TiB of data.
 const FILES: u64 = 10;
 const FILE_TIB: u64 = 2;
 const DATA_TIB: u64 = (FILES - 2) * FILE_TIB;
-/// The group's own structures take some of the 16.
+/// The volume leaves 1 TiB of the 16 for the group's own structures.
 const VOLUME_BYTES: u64 = (DATA_TIB - 1) << 40;
 
-/// What it must not exceed: seconds for making and for assembling, MiB resident.
+/// Limits: seconds to make and to assemble the group, MiB of resident memory.
 const SECONDS_MAX: f64 = 2.0;
 const RESIDENT_MIB_MAX: f64 = (150 + DATA_TIB) as f64;
 
@@ -53,7 +52,7 @@ fn round(dir: &Path, writes: u64) -> Result<Sample, Error> {
     daemon.purlin(&create)?;
     let made_s = begin.elapsed().as_secs_f64();
     let uri = daemon.export("big", VOLUME_BYTES)?;
-    // First writes and others, so that every structure that grows with what is written is there.
+    // First writes and overwrites, so that every structure that grows with writes exists.
     let (uri, size) = (format!("--uri={uri}"), format!("--size={VOLUME_BYTES}"));
     let number = format!("--number_ios={writes}");
     let job = ["--ioengine=nbd", &uri, &size, "--rw=randwrite", "--bs=4k", "--iodepth=32", &number];
@@ -67,7 +66,7 @@ fn round(dir: &Path, writes: u64) -> Result<Sample, Error> {
 }
 
 fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
-    // In memory, so that it is the daemon that is measured.
+    // The files are in memory, so that only the daemon is measured.
     let dir = Path::new("/dev/shm");
     let samples =
         (0..arguments.rounds).map(|_| round(dir, arguments.writes)).collect::<Result<Vec<Sample>, Error>>()?;

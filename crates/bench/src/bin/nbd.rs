@@ -1,8 +1,9 @@
-//! The whole path: fio over NBD on a Unix socket, with the server on one core and the client on
-//! another.
+//! The whole data path: fio over NBD on a Unix socket, with the server on one core and the client
+//! on another.
 //!
-//! RAID 6 over six memory drives beside a plain memory volume of the same daemon, nbdkit's memory
-//! plug-in and `qemu-nbd` over a file in memory. All hold as many bytes, all written once before.
+//! Compares RAID 6 over six memory drives with a plain memory volume of the same daemon, nbdkit's
+//! memory plug-in, and `qemu-nbd` on a file in memory. All have the same size and are written once
+//! before.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -17,7 +18,7 @@ use clap::Parser;
 
 const MIB: u64 = 1 << 20;
 
-/// Benchmarks 4 KiB random reads over NBD beside a plain volume, nbdkit and qemu-nbd.
+/// Benchmarks 4 KiB random reads over NBD: RAID 6 and a plain volume, nbdkit and qemu-nbd.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -38,7 +39,7 @@ const NBDKIT: usize = 2;
 const QEMU: usize = 3;
 const NAMES: [&str; 4] = ["RAID 6", "plain memory volume", "nbdkit memory", "qemu-nbd"];
 
-/// All servers, up and filled.
+/// All servers, started and filled.
 struct Servers {
     uris: [String; 4],
     daemon: Daemon,
@@ -51,7 +52,7 @@ impl Servers {
         let bytes = arguments.sides.volume_mib * MIB;
         let core = arguments.sides.server_core;
         let daemon = Daemon::start(dir, Some(&core.to_string()))?;
-        // Room for the metadata beside a part of the volume.
+        // Room for the metadata in addition to a part of the volume.
         let drives = |name: &str, count: u64, data: u64| -> Vec<String> {
             let mib = arguments.sides.volume_mib.div_ceil(data) + 32;
             (0..count).map(|index| format!("mem:{name}{index}:{mib}MiB")).collect()
@@ -90,12 +91,11 @@ impl Servers {
     }
 }
 
-/// What the rounds gave.
+/// The results of all rounds.
 struct Measured {
     /// Wall time, and CPU time of the server.
     server: Rounds,
-    /// CPU time of whichever side took more: what bounds the rate when both cores have nothing else
-    /// to do.
+    /// CPU time of the side that took more. It limits the rate if both cores have no other work.
     busier: Rounds,
     latency_us: [Vec<[f64; 4]>; 4],
 }
@@ -143,7 +143,7 @@ fn rows(measured: &Measured) -> Vec<Row> {
     rows.push(row(cost, &measured.server, Basis::Cost, QEMU, None));
     rows.push(row(cost, &measured.server, Basis::Cost, PLAIN, None));
     for row in rows.iter_mut().filter(|row| row.basis == Basis::Cost.name()) {
-        // Microseconds read better.
+        // Microseconds are easier to read.
         row.unit = "us/op".into();
         row.ours *= 1e6;
         row.peer *= 1e6;

@@ -1,9 +1,9 @@
-//! A host that reads 4 KiB at a time beside clients that ask for too much: how long its reads take,
-//! and how much memory the daemon takes.
+//! A host that reads 4 KiB at a time while other clients overload the daemon: latency of its reads,
+//! and memory of the daemon.
 //!
 //! The host and the attackers use different groups of one daemon with one shard. The host polls on
-//! its own core before all attackers, which share that core, so that what it sees is what the
-//! daemon does.
+//! its own core. The attackers share that core at a lower priority, so that the measured latency is
+//! caused by the daemon.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,7 +24,7 @@ use bench::report::{Report, Row, Target as Wanted};
 use clap::Parser;
 use nvme::Nqn;
 
-/// Benchmarks a host's reads beside clients that ask for too much.
+/// Benchmarks a host's reads while other clients overload the daemon.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -32,35 +32,36 @@ struct Arguments {
     /// Seconds of one turn
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     turn_s: u64,
-    /// Only attacks whose names have this in them, like "trims"
+    /// Only attacks whose names contain this text, like "trims"
     #[arg(long, default_value = "")]
     only: String,
-    /// The core of the daemon
+    /// Core of the daemon
     #[arg(long, default_value_t = 0)]
     server_core: usize,
-    /// The core of the clients
+    /// Core of the clients
     #[arg(long, default_value_t = 1)]
     client_core: usize,
 }
 
-/// Most memory for buffers of the daemon, as it is unless told otherwise.
+/// The daemon's default limit for buffer memory.
 const BUDGET_BYTES: u64 = 64 << 20;
 
-/// What a connection holds besides: what has arrived and is not looked at yet, and 64 KiB that the
-/// budget does not count.
+/// Further memory of a connection: data that has arrived and is not processed yet, and 64 KiB that
+/// the limit does not count.
 const CONNECTION_BYTES: u64 = 320 << 10;
 
-/// Bytes of the volumes that are written.
+/// Bytes of each volume that are written.
 const WRITTEN_BYTES: u64 = 256 << 20;
 
-/// How much longer reads may take, and how much of the memory that is allowed may be taken.
+/// Targets: factor by which reads may take longer, and share of the allowed memory that may be
+/// used.
 const LATENCY_RATIO: f64 = 5.0;
 const MEMORY_RATIO: f64 = 1.0;
 
-/// How long an attack goes on before anything is measured.
+/// Time that an attack runs before the measurement begins.
 const BEFORE: Duration = Duration::from_millis(300);
 
-/// An attack that goes on until this is dropped.
+/// An attack that runs until it is ended.
 struct Running {
     stop: Arc<AtomicBool>,
     ended: mpsc::Receiver<Result<u64, String>>,
@@ -82,13 +83,13 @@ impl Running {
     }
 }
 
-/// A thread with the priority of all programs, made before this one gets another.
+/// A thread with normal priority: it is made before this program gets real-time priority.
 fn attacker(core: usize) -> mpsc::Sender<Job> {
     let (jobs, orders) = mpsc::channel::<Job>();
     thread::spawn(move || {
         let _ = run_on(core);
         for (attack, target, stop, ended) in orders {
-            // The receiver is gone where the benchmark has failed.
+            // The receiver is gone if the benchmark has failed.
             let _ = ended.send(attack.run(&target, &stop).map_err(|error| format!("{}: {error}", attack.name())));
         }
     });
@@ -101,7 +102,7 @@ fn run_on(core: usize) -> Result<(), Error> {
     Ok(rustix::thread::sched_setaffinity(None, &cores)?)
 }
 
-/// The most memory that a process has while something is measured.
+/// The largest resident memory of a process during a measurement.
 fn most_memory<T>(pid: u32, measure: impl FnOnce() -> T) -> (T, u64) {
     let most = AtomicU64::new(0);
     let done = AtomicBool::new(false);
@@ -118,7 +119,7 @@ fn most_memory<T>(pid: u32, measure: impl FnOnce() -> T) -> (T, u64) {
     })
 }
 
-/// VmRSS of a process; nothing if it has ended, which the clients notice.
+/// VmRSS of a process; 0 if it has ended, which the clients notice.
 fn resident_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
@@ -137,8 +138,8 @@ fn median(values: &mut [f64]) -> [f64; 3] {
     [values[0], values[values.len() / 2], values[values.len() - 1]]
 }
 
-/// A group for the attackers: RAID 5 over six drives, with a volume of 500 GiB, little of it
-/// written.
+/// A group for the attackers: RAID 5 over six drives, with a volume of 500 GiB, of which a small
+/// part is written.
 fn attacked(daemon: &Daemon, dir: &Path, nvme: SocketAddr) -> Result<Target, Error> {
     let drives: Vec<String> = (0..6).map(|index| format!("mem:t{index}:101GiB")).collect();
     let size_bytes = 500 << 30;
@@ -156,7 +157,7 @@ fn attacked(daemon: &Daemon, dir: &Path, nvme: SocketAddr) -> Result<Target, Err
     })
 }
 
-/// Exports a volume to any host. Gives the name of its subsystem.
+/// Exports a volume to any host. Returns the NQN of its subsystem.
 fn export_nvme(daemon: &Daemon, volume: &str, address: SocketAddr) -> Result<Nqn, Error> {
     daemon.purlin(&["export", "create", volume, "--nvme-tcp", &address.to_string(), "--allow-any-host"])?;
     let exports: serde_json::Value = serde_json::from_str(&daemon.purlin(&["export", "list", "--output", "json"])?)?;
@@ -180,7 +181,7 @@ fn run(arguments: &Arguments, jobs: &mpsc::Sender<Job>, report: &mut Report) -> 
     victim.fill(place)?;
     let turn = Duration::from_secs(arguments.turn_s);
     let pid = daemon.process().id();
-    // A daemon that was busy keeps its buffers.
+    // A daemon that was busy keeps its buffers, so a warm-up comes first.
     victim.latencies(place, turn)?;
     for attack in ATTACKS.into_iter().filter(|attack| attack.name().contains(&arguments.only)) {
         let allowed = BUDGET_BYTES + attack.connections() * CONNECTION_BYTES;

@@ -1,7 +1,7 @@
-//! The target over loopback: an initiator that polls on one core, the daemon on another.
+//! The NVMe/TCP target over loopback: a polling initiator on one core, the daemon on another.
 //!
-//! A plain memory volume over NVMe/TCP, beside a program that answers as many bytes with as many
-//! bytes and does nothing else: what loopback and the initiator allow.
+//! Compares a plain memory volume over NVMe/TCP with a program that answers requests with the same
+//! numbers of bytes and does nothing else. This is the limit of loopback and the initiator.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use bench::rounds::{Basis, Rounds, Sample};
 use clap::Parser;
 use nvme::Nqn;
 
-/// Benchmarks the NVMe/TCP target beside what loopback allows.
+/// Benchmarks the NVMe/TCP target, compared with the limit of loopback.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -26,12 +26,13 @@ struct Arguments {
     /// Seconds of one turn of one contender
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     turn_s: u64,
-    /// Only loads whose names have this in them, like "writes" or "depth 32"
+    /// Only loads whose names contain this text, like "writes" or "depth 32"
     #[arg(long, default_value = "")]
     only: String,
     #[command(flatten)]
     sides: Sides,
-    /// Be the one that answers, at this address: requests of REQUEST bytes, with ANSWER bytes
+    /// Run as the answering program at this address: requests of REQUEST bytes, replies of ANSWER
+    /// bytes
     #[arg(long, hide = true, num_args = 3, value_names = ["ADDRESS", "REQUEST", "ANSWER"])]
     answer: Option<Vec<String>>,
 }
@@ -40,17 +41,17 @@ const TARGET: usize = 0;
 const LIMIT: usize = 1;
 const LIMIT_NAME: &str = "the same bytes over loopback";
 
-/// Bytes of a command without data, of a response, and of the header of data.
+/// Bytes of a command without data; bytes of a response, or of a data header.
 const COMMAND_BYTES: usize = 72;
 const HEADER_BYTES: usize = 24;
 
-/// Bytes of a request and of its answer.
+/// Bytes of a request and of its reply.
 fn traffic(load: Load) -> (usize, usize) {
     let data = load.bytes as usize;
     if load.writes { (COMMAND_BYTES + data, HEADER_BYTES) } else { (COMMAND_BYTES, HEADER_BYTES + data) }
 }
 
-/// Answers requests of one client until it goes.
+/// Answers the requests of one client until it disconnects.
 fn answer(address: &str, request_bytes: usize, answer_bytes: usize) -> Result<(), Error> {
     let listener = TcpListener::bind(address)?;
     let (mut stream, _) = listener.accept()?;
@@ -73,7 +74,8 @@ fn answer(address: &str, request_bytes: usize, answer_bytes: usize) -> Result<()
     }
 }
 
-/// As many requests in flight as the load has, to the one that answers.
+/// Keeps as many requests in flight as the load does, to the answering program. Returns the number
+/// of replies.
 fn limit(address: SocketAddr, load: Load, duration: Duration) -> Result<u64, Error> {
     let (request_bytes, answer_bytes) = traffic(load);
     let start = Instant::now();

@@ -1,5 +1,5 @@
-//! The NVMe/TCP target beside SPDK's: SPDK's own initiator polls on one core, either target is on
-//! another.
+//! Compares the NVMe/TCP target with SPDK's. SPDK's own initiator polls on one core, the targets
+//! run on another.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use bench::spdk::Spdk;
 use bench::{Error, fio};
 use clap::Parser;
 
-/// Benchmarks the NVMe/TCP target beside SPDK's (PURLIN_SPDK names the folder where SPDK was
-/// built).
+/// Benchmarks the NVMe/TCP target, compared with SPDK's (PURLIN_SPDK names the folder where SPDK
+/// was built).
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -23,7 +23,7 @@ struct Arguments {
     /// Seconds of one turn of one contender
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     turn_s: u64,
-    /// Only loads whose names have this in them, like "writes" or "depth 32"
+    /// Only loads whose names contain this text, like "writes" or "depth 32"
     #[arg(long, default_value = "")]
     only: String,
     #[command(flatten)]
@@ -87,7 +87,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // At normal priority: SPDK's target never sleeps, and the kernel takes the core from a
-    // real-time program that does not.
+    // At normal priority: SPDK's target never sleeps, and the kernel takes the core away from a
+    // real-time program that never sleeps.
     Report::run("spdk", usize::from(arguments.turns.rounds), arguments.turns.json, |report| run(&arguments, report))
 }

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_often_to_a_drive_is_said_seldom_and_with_its_number() {
+    fn a_frequent_event_of_a_drive_is_logged_at_a_limited_rate_with_its_count() {
         let (mut rate_limiters, now) = (RateLimiter::default(), Instant::now());
         assert_eq!(rate_limiters.happened(now), Some(1));
         assert_eq!((rate_limiters.happened(now), rate_limiters.happened(now + EVERY / 2)), (None, None));

@@ -1,4 +1,4 @@
-//! A group over memory drives, on the shard that asks for it.
+//! A group over memory drives, on the shard that makes it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use runtime::{Drive, DriveSpec, OpenDrive, ShardEnv, forget_memory};
 /// The strip size of the targets.
 const STRIP_BYTES: u32 = 64 << 10;
 
-/// A write that fills whole stripes of any group here.
+/// Size of a write that fills whole stripes of any group here.
 const FILL_BYTES: u64 = 4 << 20;
 
-/// What a group does against crashes and damage.
+/// A group's protection against crashes and damage.
 #[derive(Clone, Copy)]
 pub struct Protection {
     pub crash_safety: CrashSafety,
@@ -34,7 +34,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A new group over `members` memory drives that take `bytes` together.
+    /// A new group over `members` memory drives with `bytes` in total.
     pub async fn make(
         name: &str,
         level: Level,
@@ -69,7 +69,7 @@ impl Group {
         Ok(Group { array, drives, names })
     }
 
-    /// Writes everything once: everything is allocated, and memory lies behind every address.
+    /// Writes everything once, so that everything is allocated, and every address has memory.
     pub async fn fill(&self) {
         let mut data = BufMut::zeroed(FILL_BYTES as usize);
         data.fill(0x5a);
@@ -84,7 +84,7 @@ impl Group {
         }
     }
 
-    /// Gives everything back, and waits until the drives have heard of it.
+    /// Discards everything, and waits until the discards have reached the drives.
     pub async fn empty(&self) {
         self.array.discard(0, self.array.size_bytes()).await.expect("memory does not fail");
         self.array.flush().await.expect("memory does not fail");
@@ -96,7 +96,7 @@ impl Group {
         let Group { array, drives, names } = self;
         array.stop().await.map_err(|error| error.to_string())?;
         drop((array, drives));
-        // Tasks that ended in this turn still hold handles until it is over.
+        // Tasks that ended in this turn hold their handles until the turn is over.
         ShardEnv::current().sleep(Duration::from_millis(10)).await;
         match names.iter().find(|name| !forget_memory(name)) {
             None => Ok(()),

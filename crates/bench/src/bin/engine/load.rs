@@ -1,4 +1,4 @@
-//! Turns: some tasks work for a while, and what they did is a sample.
+//! Turns: some tasks run for a while, and their work is a sample.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -10,7 +10,7 @@ use drive::{Buf, Env, Nanos, oneshot};
 use runtime::ShardEnv;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Operations between two looks at the clock.
+/// Number of operations between two checks of the clock.
 const LOOK_EVERY: u64 = 64;
 
 /// Random numbers: xorshift, seeded by a multiple of the golden ratio.
@@ -21,18 +21,18 @@ impl Rng {
         Rng((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// A number below `limit`. Its bias is beyond measuring for limits that fit drives.
+    /// A number below `limit`. The bias is too small to measure for limits of the size of drives.
     #[inline]
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        // The upper half of a wide product, which is cheaper than a remainder.
+        // The upper half of a wide product is cheaper than a remainder.
         ((u128::from(self.0) * u128::from(limit)) >> 64) as u64
     }
 }
 
-/// All of `values`, in an order drawn at random.
+/// All of `values` in random order.
 pub fn shuffled(values: &[u64], rng: &mut Rng) -> Vec<u64> {
     let mut values = values.to_vec();
     for last in (1..values.len()).rev() {
@@ -41,7 +41,7 @@ pub fn shuffled(values: &[u64], rng: &mut Rng) -> Vec<u64> {
     values
 }
 
-/// How long the tasks of a turn go on, and what they have done.
+/// How long the tasks of a turn run, and how much they have done.
 pub struct Pace {
     env: ShardEnv,
     end: Nanos,
@@ -50,7 +50,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Counts an operation that is about to begin, if there is to be one.
+    /// Counts the next operation and returns true, or returns false if the turn is over.
     #[inline]
     pub fn goes_on(&self) -> bool {
         if self.over.get() {
@@ -71,11 +71,11 @@ fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Runs tasks of their own and waits for all of them.
+/// Spawns tasks and waits for all of them.
 async fn all(tasks: impl Iterator<Item = impl Future<Output = ()> + 'static>) {
     let env = ShardEnv::current();
     let (sender, receiver) = oneshot();
-    // Dropped, and so sent, with the last task.
+    // Dropped with the last task, which sends the message.
     let end = Rc::new(Last(Cell::new(Some(sender))));
     for task in tasks {
         let end = end.clone();
@@ -98,7 +98,7 @@ impl Drop for Last {
     }
 }
 
-/// `depth` tasks for about `length`. Each is told its number.
+/// Runs `depth` tasks for about `length`. Each gets its number.
 pub async fn turn<F: Future<Output = ()> + 'static>(
     depth: u64,
     length: Duration,
@@ -112,7 +112,7 @@ pub async fn turn<F: Future<Output = ()> + 'static>(
     Sample { amount: pace.done.get() as f64, wall_s: wall.elapsed().as_secs_f64(), cpu_s: thread_cpu_s() - cpu }
 }
 
-/// Does something once for each of `values`, `depth` of them at a time.
+/// Runs `work` once for each of `values`, `depth` of them concurrently.
 pub async fn turn_of<F: Future<Output = ()> + 'static>(
     depth: u64,
     values: Rc<Vec<u64>>,
@@ -133,7 +133,7 @@ pub async fn turn_of<F: Future<Output = ()> + 'static>(
     Sample { amount: values.len() as f64, wall_s: wall.elapsed().as_secs_f64(), cpu_s: thread_cpu_s() - cpu }
 }
 
-/// Copies the sources, one after the other and again, through all of `target` for about `length`.
+/// Copies the sources in turn, repeatedly, through the whole `target` for about `length`.
 pub fn copy_turn(length: Duration, sources: &[Buf], target: &mut [u8]) -> Sample {
     let (wall, cpu) = (Instant::now(), thread_cpu_s());
     let piece_bytes = sources[0].len();

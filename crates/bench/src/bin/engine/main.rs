@@ -1,12 +1,13 @@
-//! The engine on one core, over memory drives, without any client: what the array costs on top of
-//! its drives.
+//! The engine on one core, over memory drives, without any client: the cost of the array in
+//! addition to its drives.
 //!
-//! - Random reads through RAID 6 beside the same drives read directly, by the same tasks, over as
-//!   many bytes.
-//! - Sequential writes of whole stripes beside `memcpy` of the same buffers on the same core.
-//! - Random writes with the write-hole log and without; reads and writes with checksums and
-//!   without. The others have the log and no checksums.
-//! - Random writes: the first ones to new space, and those that read, modify and write.
+//! - Random reads through RAID 6, compared with reads of the same drives by the same tasks over the
+//!   same number of bytes.
+//! - Sequential writes of whole stripes, compared with `memcpy` of the same buffers on the same
+//!   core.
+//! - Random writes with and without the write-hole log; reads and writes with and without
+//!   checksums. All other groups have the log and no checksums.
+//! - Random writes: first writes to new space, and read-modify-write.
 
 mod group;
 mod load;
@@ -28,7 +29,7 @@ use runtime::{Config, Runtime, ShardEnv, ShardHeap};
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// What is allocated for each operation comes from the shard it is on.
+/// Allocations of an operation come from the heap of its shard.
 #[global_allocator]
 static HEAP: ShardHeap = ShardHeap;
 
@@ -38,16 +39,16 @@ struct Arguments {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Alternating rounds of which medians are taken
+    /// Alternating rounds; their median is reported
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(5..))]
     rounds: u16,
     /// Length of one turn of one contender
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
     turn_ms: u64,
-    /// The core; the last one that this program may use if not given
+    /// Core; default: the last one that this program may use
     #[arg(long)]
     core: Option<usize>,
-    /// Memory that the drives of a group take together
+    /// Total memory of the drives of a group
     #[arg(long, default_value_t = 2304, value_parser = clap::value_parser!(u64).range(128..))]
     drives_mib: u64,
     /// Requests in flight
@@ -152,7 +153,7 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
     Ok(rows)
 }
 
-/// Both bases: the one that judges first.
+/// Rows for both bases; the one that is judged comes first.
 fn rows(what: (&str, &str), rounds: &Rounds, peer: &str, target: Option<Target>) -> [Row; 2] {
     [Row::of(what, rounds, Basis::Cpu, 0, (1, peer), target), Row::of(what, rounds, Basis::Wall, 0, (1, peer), None)]
 }
@@ -178,7 +179,7 @@ async fn random_reads(arguments: &Arguments, group: &Group) -> [Row; 2] {
                         while pace.goes_on() {
                             let (block, buf) = (rng.below(blocks), env.alloc(BLOCK as usize));
                             let drive = &drives[(block % count) as usize];
-                            // Past the region of metadata, as the group's own data.
+                            // After the metadata region, like the group's own data.
                             let offset = MIB + block / count * BLOCK;
                             drive.read(offset, buf).await.expect("memory does not fail");
                         }
@@ -198,7 +199,7 @@ async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
     let env = ShardEnv::current();
     let blocks = group.array.size_bytes() / BLOCK;
     let geometry = &group.array.shared().geometry;
-    // One block in every zone of every stripe's first strip: each is the first write of its zone.
+    // One block of each allocation chunk, in the first strip: each is the first write to its chunk.
     let firsts: Vec<u64> = (0..geometry.unit_count())
         .flat_map(|unit| geometry.zones().map(move |zone| (unit, zone.start)))
         .map(|(unit, x)| geometry.offset(array::UnitIndex(unit), 0, x))
@@ -221,7 +222,7 @@ async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
             }
         });
         let modify = modify.await;
-        // This overwrites what the group holds, which nobody reads any more.
+        // This overwrites the group's data, which is not read any more.
         let drives = Rc::new(group.drives.clone());
         let direct = turn(arguments.depth, arguments.turn(), |seed, pace| {
             let (drives, data, env, start) = (drives.clone(), data.clone(), ShardEnv::current(), geometry.data_start);
@@ -273,7 +274,7 @@ struct Work {
     target: Option<Target>,
 }
 
-/// The same random loads on two groups that were written before and differ in one protection.
+/// Runs the same random loads on two groups that were written before and differ in one protection.
 async fn cost(arguments: &Arguments, with: &Group, without: &Group, peer: &str, works: &[Work]) -> Vec<Row> {
     let mut all = Vec::new();
     for &Work { what, len, reads, target } in works {
@@ -313,7 +314,7 @@ async fn cost(arguments: &Arguments, with: &Group, without: &Group, peer: &str, 
 
 async fn streams(arguments: &Arguments, group: &Group) -> [Row; 2] {
     let depth = arguments.depth;
-    // Sources come from memory that no cache holds, as they would from a network.
+    // The sources are in memory that is in no cache, like data from a network.
     let source_count = 256.min(group.array.size_bytes() / MIB);
     let sources: Vec<Buf> = (0..source_count)
         .map(|index| {

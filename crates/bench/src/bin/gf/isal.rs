@@ -1,6 +1,6 @@
 //! The peer: Intel's ISA-L, loaded from a shared library.
 //!
-//! Interfaces as documented in ISA-L's headers `raid.h`, `erasure_code.h` and `crc.h`.
+//! The interfaces are documented in ISA-L's headers `raid.h`, `erasure_code.h` and `crc.h`.
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_uchar, c_uint, c_void};
 
@@ -19,7 +19,7 @@ type EcEncodeData = unsafe extern "C" fn(
 type Crc32Iscsi = unsafe extern "C" fn(buffer: *mut c_uchar, len: c_int, init_crc: c_uint) -> c_uint;
 type GetVersionStr = unsafe extern "C" fn() -> *const c_char;
 
-/// The alignment that `pq_gen` asks of every strip and of its length.
+/// The alignment that `pq_gen` requires of every strip and of its length.
 pub const ALIGNMENT: usize = 32;
 
 /// A loaded ISA-L.
@@ -34,18 +34,17 @@ pub struct Isal {
 }
 
 impl Isal {
-    /// Loads the library that `PURLIN_ISAL` names, or else the system's `libisal.so.2`.
+    /// Loads the library that `PURLIN_ISAL` names, otherwise the system's `libisal.so.2`.
     pub fn load() -> Result<Isal, String> {
         let path = std::env::var_os("PURLIN_ISAL").unwrap_or_else(|| OsString::from("libisal.so.2"));
         Isal::load_from(&path).map_err(|error| format!("{}: {error}", path.to_string_lossy()))
     }
 
     fn load_from(path: &OsStr) -> Result<Isal, libloading::Error> {
-        // SAFETY: ISA-L's initializers only look at the CPU; the signatures are those of its
-        // headers.
+        // SAFETY: ISA-L's initializers only query the CPU; the signatures are those of its headers.
         unsafe {
             let library = Library::new(path)?;
-            // Only versions from 2.31 on say which they are.
+            // Only versions from 2.31 on report their version.
             let version = match library.get::<GetVersionStr>(b"isal_get_version_str\0") {
                 Ok(version) => CStr::from_ptr(version()).to_string_lossy().into_owned(),
                 Err(_) => {
@@ -63,12 +62,12 @@ impl Isal {
         }
     }
 
-    /// What the library says of itself.
+    /// The version that the library reports.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// P and Q of `data`.
+    /// Computes P and Q of `data`.
     ///
     /// # Panics
     /// If strips differ in length, are not aligned to [`ALIGNMENT`], or ISA-L refuses.
@@ -90,28 +89,27 @@ impl Isal {
         assert_eq!(result, 0, "pq_gen refused");
     }
 
-    /// The CRC-32C of some bytes. ISA-L takes and gives the register without inversion.
+    /// The CRC-32C of `bytes`. ISA-L takes and returns the register without inversion.
     pub fn crc32c(&self, bytes: &[u8]) -> u32 {
-        // SAFETY: ISA-L reads as many bytes as it is told, and writes none, whatever the pointer's
-        // type says.
+        // SAFETY: ISA-L reads as many bytes as it is told, and writes none, although the pointer's
+        // type would allow it.
         unsafe { !(self.crc32_iscsi)(bytes.as_ptr().cast_mut(), bytes.len() as c_int, !0) }
     }
 
-    /// The tables that `ec_encode_data` works with, for a matrix of rows of `source_count`
-    /// coefficients.
+    /// The tables for `ec_encode_data`, for a matrix of rows of `source_count` coefficients.
     pub fn tables(&self, matrix: &[u8], source_count: usize) -> Vec<u8> {
         let rows = matrix.len() / source_count;
         assert_eq!(matrix.len(), rows * source_count);
         let mut tables = vec![0; 32 * matrix.len()];
         // SAFETY: the matrix is rows * source_count long, the tables 32 times that, as
-        // `erasure_code.h` asks.
+        // `erasure_code.h` requires.
         unsafe {
             (self.ec_init_tables)(source_count as c_int, rows as c_int, matrix.as_ptr(), tables.as_mut_ptr());
         }
         tables
     }
 
-    /// `out[r] = sum of matrix[r][i] * sources[i]`, with the tables of the matrix.
+    /// Computes `out[r] = sum of matrix[r][i] * sources[i]`, with the tables of the matrix.
     pub fn encode_data(&self, tables: &[u8], sources: &[&[u8]], out: &mut [&mut [u8]]) {
         let length = sources[0].len();
         assert!(sources.iter().all(|strip| strip.len() == length) && out.iter().all(|strip| strip.len() == length));
@@ -124,8 +122,8 @@ impl Isal {
         for (entry, strip) in out_array.iter_mut().zip(out.iter_mut()) {
             *entry = strip.as_mut_ptr();
         }
-        // SAFETY: the arrays hold as many strips as is said, all `length` long; the tables are for
-        // that many.
+        // SAFETY: the arrays hold as many strips as the arguments say, all `length` long; the
+        // tables are for that many strips.
         unsafe {
             (self.ec_encode_data)(
                 length as c_int,
@@ -139,7 +137,7 @@ impl Isal {
     }
 }
 
-/// The name of the loaded library's file, which ends in its version.
+/// The file name of the loaded library, which ends in its version.
 fn loaded_file() -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let path = maps.lines().filter_map(|line| line.split_once('/')).find(|(_, path)| path.contains("libisal"))?.1;

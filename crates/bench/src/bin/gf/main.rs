@@ -1,9 +1,10 @@
-//! `gf` beside ISA-L: 8+2 encoding, the reconstruction of two data strips and CRC-32C, in the cache
-//! and from memory; and `gf` alone for what ISA-L has no counterpart to.
+//! Compares `gf` with ISA-L: 8+2 encoding, the reconstruction of two data strips and CRC-32C, in
+//! the cache and from memory. Operations without a counterpart in ISA-L are measured for `gf`
+//! alone.
 //!
-//! Throughput counts the bytes of data strips, not those written. "Cache" is one stripe over and
-//! over; "memory" walks through stripes that no cache holds. Strips are aligned to pages, as those
-//! of an array are.
+//! Throughput counts the bytes of data strips, not the bytes written. "Cache" is one stripe over
+//! and over; "memory" uses stripes that are in no cache. Strips are aligned to pages, as in an
+//! array.
 
 mod isal;
 
@@ -17,25 +18,25 @@ use gf::{Code, Decoder, Kernel};
 use isal::Isal;
 use serde::Serialize;
 
-/// Benchmarks gf beside ISA-L (PURLIN_ISAL names the library; the system's libisal.so.2 otherwise).
+/// Benchmarks gf and ISA-L (PURLIN_ISAL names the library; the system's libisal.so.2 otherwise).
 #[derive(Parser)]
 struct Arguments {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// The number of alternating pairs of which the median is taken
+    /// Number of alternating pairs; their median is reported
     #[arg(long, default_value_t = 101, value_parser = clap::value_parser!(u16).range(1..))]
     pairs: u16,
     /// Data strips
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(2..=62))]
     data: u8,
-    /// The kernel: avx512-gfni, avx2, neon or scalar; the fastest if not given
+    /// Kernel: avx512-gfni, avx2, neon or scalar; default: the fastest
     #[arg(long)]
     kernel: Option<String>,
-    /// Leave out what has no counterpart in ISA-L
+    /// Skip operations that have no counterpart in ISA-L
     #[arg(long)]
     peer_only: bool,
-    /// Memory that the stripes of "memory" take
+    /// Memory of the stripes of "memory"
     #[arg(long, default_value_t = 640, value_parser = clap::value_parser!(u64).range(1..))]
     memory_mib: u64,
 }
@@ -56,34 +57,34 @@ struct Row {
     place: &'static str,
     gf_gb_per_s: f64,
     isal_gb_per_s: Option<f64>,
-    /// gf's speed over ISA-L's: least, median and most of the pairs.
+    /// gf's speed divided by ISA-L's: least, median and most of the pairs.
     ratio: Option<[f64; 3]>,
 }
 
-/// Stripes in one piece of memory, each strip aligned to a page.
+/// Stripes in one piece of memory. Each strip is aligned to a page.
 struct Stripes {
     memory: Vec<u8>,
     start: usize,
     strip_bytes: usize,
     strip_count: usize,
     stripe_count: usize,
-    /// The stripe that the next turn begins with.
+    /// The first stripe of the next turn.
     next: usize,
 }
 
 const PAGE_BYTES: usize = 4096;
 
-/// Blocks of the longest strip that have sums.
+/// Number of blocks with checksums in the longest strip.
 const SUMS_MAX: usize = (128 << 10) / gf::CRC32C_BLOCK;
 
-/// What a turn of one contender reads and writes.
+/// Bytes that a turn of one contender reads and writes.
 const TURN_BYTES: usize = 16 << 20;
 
 impl Stripes {
     fn new(stripe_count: usize, strip_count: usize, strip_bytes: usize) -> Stripes {
         let mut memory = vec![0u8; stripe_count * strip_count * strip_bytes + PAGE_BYTES];
-        // Contents do not matter to the speed, but pages must be there and not all be the same zero
-        // page.
+        // The content does not affect the speed. But the pages must exist, and must not all be the
+        // same zero page.
         let mut state = 1u64;
         for word in memory.chunks_exact_mut(8) {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -93,8 +94,8 @@ impl Stripes {
         Stripes { memory, start, strip_bytes, strip_count, stripe_count, next: 0 }
     }
 
-    /// Shows the next `count` stripes to `work`, after the last one again the first: of each,
-    /// `source_count` strips to read, and the others to write.
+    /// Passes the next `count` stripes to `work`; the first stripe follows the last. `source_count`
+    /// strips of each are for reading, the others for writing.
     fn turn(&mut self, count: usize, source_count: usize, work: &mut Work) {
         let stripe_bytes = self.strip_count * self.strip_bytes;
         for _ in 0..count {
@@ -108,7 +109,7 @@ impl Stripes {
     }
 }
 
-/// The coefficients of a decoder's outputs for its sources: what it makes of a one in each.
+/// The coefficients of a decoder's outputs for its sources: its outputs for a one in each source.
 fn decoder_matrix(decoder: &Decoder) -> Vec<u8> {
     let (source_count, row_count) = (decoder.sources().len(), decoder.lost().len());
     let mut matrix = vec![0; row_count * source_count];
@@ -124,7 +125,7 @@ fn decoder_matrix(decoder: &Decoder) -> Vec<u8> {
     matrix
 }
 
-/// One kind of work on a stripe: reads some strips, writes others.
+/// One kind of work on a stripe: it reads some strips and writes others.
 type Work<'a> = Box<dyn FnMut(&[&[u8]], &mut [&mut [u8]]) + 'a>;
 
 struct Bench<'a> {
@@ -133,8 +134,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures `ours`, and `peers` beside it if there is one, with both strip sizes, in the cache
-    /// and from memory.
+    /// Measures `ours`, and `peers` for comparison if there is one, with both strip sizes, in the
+    /// cache and from memory.
     fn measure(
         &mut self,
         operation: &str,
@@ -148,8 +149,8 @@ impl Bench<'_> {
             let strip_bytes = strip_kib << 10;
             let stripe_bytes = strip_count * strip_bytes;
             let memory_stripes = (self.arguments.memory_mib as usize * (1 << 20)).div_ceil(stripe_bytes);
-            // Turns of about a millisecond: short beside the disturbances of a busy machine, long
-            // beside the clock.
+            // Turns of about a millisecond: short compared with the disturbances of a busy machine,
+            // long compared with the resolution of the clock.
             let turn_stripes = TURN_BYTES.div_ceil(stripe_bytes);
             for (place, stripe_count) in [("cache", 1), ("memory", memory_stripes)] {
                 let stripes = RefCell::new(Stripes::new(stripe_count, strip_count, strip_bytes));
@@ -184,7 +185,7 @@ impl Bench<'_> {
     }
 }
 
-/// Writes the sums of the blocks of all strips to `out`.
+/// Writes the checksums of the blocks of all strips to `out`.
 fn write_sums(strips: &[&[u8]], out: &mut [u8], sums_of: impl Fn(&[u8], &mut [u32])) {
     let mut places = out.chunks_exact_mut(size_of::<u32>());
     for strip in strips {
@@ -197,7 +198,7 @@ fn write_sums(strips: &[&[u8]], out: &mut [u8], sums_of: impl Fn(&[u8], &mut [u3
     }
 }
 
-/// Panics unless both do the same: a comparison of speeds means nothing otherwise.
+/// Panics unless both give the same result: otherwise a comparison of speeds is meaningless.
 fn assert_same<'a>(source_count: usize, out_count: usize, ours: &mut Work<'a>, peers: &mut Work<'a>) {
     let mut stripes = Stripes::new(1, source_count + out_count, 1 << 16);
     let mut results = [Vec::new(), Vec::new()];
@@ -234,7 +235,7 @@ fn run(arguments: &Arguments, kernel: Kernel, isal: Option<&Isal>) -> Result<Vec
     }
     bench.measure(&format!("{data_count}+2, two data strips lost"), data_count, 2, ours, peers);
 
-    // Four syndromes of gf beside the same matrix in ISA-L.
+    // Four parity strips of gf, compared with the same matrix in ISA-L.
     let wide = code(4)?;
     let matrix: Vec<u8> =
         (0..4).flat_map(|row| (0..data_count).map(move |index| gf::coefficient(4, row, index))).collect();

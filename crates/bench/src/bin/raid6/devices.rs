@@ -1,4 +1,4 @@
-//! Loop devices and mounts that are gone with this program, however it ends.
+//! Loop devices and mounts that are removed when this program ends, in any way.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 use bench::Error;
 use bench::process::output;
 
-/// Waits for the end of its standard input, which comes when this program ends, even by a signal
-/// that nobody can catch; then takes away the directory `$1`, with what is mounted in it and the
-/// loop devices on its files.
+/// A shell script that waits for the end of its standard input. That comes when this program ends,
+/// even by a signal that cannot be caught. Then it removes the directory `$1`, with the mounts in
+/// it and the loop devices on its files.
 const CARETAKER: &str = r#"
 trap '' INT TERM HUP
 while read -r _; do :; done
@@ -23,7 +23,7 @@ done
 rm -rf "$1"
 "#;
 
-/// Loop devices over files of a directory, both of which go when this value does.
+/// Loop devices over files of a directory. Both are removed when this value is dropped.
 pub struct Loops {
     paths: Vec<String>,
     caretaker: Child,

@@ -1,9 +1,10 @@
-//! Random writes that are too small for a stripe: RAID 6 over six loop devices in memory, beside
-//! btrfs raid6 over the same devices and beside what the devices give for the same operations.
+//! Random writes that are smaller than a stripe: RAID 6 over six loop devices in memory, compared
+//! with btrfs raid6 over the same devices and with the speed of the devices for the same
+//! operations.
 //!
-//! Each turn is set up anew and torn down again, since the contenders share the devices. All are
-//! written whole before they are measured, and hold as many bytes. Needs root, for loop devices and
-//! mounts.
+//! Each turn is set up and torn down again, because the contenders share the devices. All
+//! contenders have the same size and are written as a whole before they are measured. Needs root,
+//! for loop devices and mounts.
 
 mod devices;
 
@@ -19,7 +20,7 @@ use bench::{Error, fio};
 use clap::Parser;
 use devices::{Loops, Mount};
 
-/// Benchmarks 4 KiB random writes on RAID 6 beside btrfs and the raw devices. Needs root.
+/// Benchmarks 4 KiB random writes on RAID 6, compared with btrfs and the raw devices. Needs root.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -33,7 +34,7 @@ struct Arguments {
     /// Writes in flight
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     depth: u64,
-    /// Writes, one at a time, whose drive operations are counted
+    /// Number of single writes whose drive operations are counted
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
     counted: u64,
 }
@@ -47,10 +48,10 @@ const RAW: usize = 2;
 const UNLOGGED: usize = 3;
 const LOGGED: usize = 4;
 
-/// Purlin as it is without options, with the log only, and with neither log nor checksums: names,
-/// options, and the further writes that they cost on paper. With checksums a record of the log is
-/// on one member more, and a flush, the log's own too, saves each block of sums in which something
-/// changed: at most the three of each write.
+/// Purlin with default options, with the log only, and with neither log nor checksums: names,
+/// options, and the expected additional writes. With checksums, a log record is on one more member.
+/// A flush, also one by the log, writes each checksum block that has changed: at most three for
+/// each write.
 const FORMS: [Form; 3] = [
     Form { contender: PURLIN, name: "as it is", options: &[], logs: 3.0, saved_most: 3.0 },
     Form {
@@ -73,19 +74,19 @@ struct Form {
     contender: usize,
     name: &'static str,
     options: &'static [&'static str],
-    /// Writes per user write to the logs of members.
+    /// Writes to the logs of members, for each user write.
     logs: f64,
-    /// Blocks of sums per user write, at most.
+    /// Most checksum blocks that are written, for each user write.
     saved_most: f64,
 }
 
-/// Reads and writes that a 4 KiB write costs on paper: the data strip and both parities.
+/// Expected reads and writes for a 4 KiB write: the data strip and both parity strips.
 const OPERATIONS_PER_WRITE: f64 = 3.0;
 
-/// Reads and writes of the drives per user write: one at a time, then in a turn.
+/// Reads and writes of the drives for each user write: one write at a time, then in a turn.
 type Counts = [[f64; 2]; 2];
 
-/// Reads and writes of the drives between two looks, per user write.
+/// Reads and writes of the drives between two counts, for each user write.
 fn per_write(from: DriveCounts, to: DriveCounts, writes: f64) -> [f64; 2] {
     [(to.reads - from.reads) as f64 / writes, (to.writes - from.writes) as f64 / writes]
 }
@@ -94,9 +95,9 @@ struct Bench<'a> {
     arguments: &'a Arguments,
     dir: &'a Path,
     loops: &'a Loops,
-    /// Bytes that are written at random: half of what six devices hold with two parities.
+    /// Bytes that are written at random: half of the capacity of six devices with two parities.
     bytes: u64,
-    /// Of each form, as of the last turn.
+    /// The counts of each form in its last turn.
     counts: [Option<Counts>; 3],
 }
 
@@ -111,10 +112,11 @@ impl Bench<'_> {
         job
     }
 
-    /// A daemon on these cores, or on all, with its files in `dir` and a group of one of the
-    /// [`FORMS`] that was written once, in order. And what fio needs to know of it.
+    /// Starts a daemon on these cores, or on all, with its files in `dir`, and a group of one of
+    /// the [`FORMS`] that is written once in sequence. Returns the daemon, and fio's arguments for
+    /// the group.
     fn serve(&self, form: usize, dir: &Path, cores: Option<&str>) -> Result<(Daemon, [String; 2]), Error> {
-        // The daemon refuses drives that hold a file system.
+        // The daemon refuses drives with a file system.
         output(Command::new("wipefs").args(["--all", "--force", "--quiet"]).args(self.loops.paths()))?;
         let daemon = Daemon::start(dir, cores)?;
         let uri = daemon.serve_with("tank", "raid6", FORMS[form].options, self.loops.paths(), self.bytes)?;
@@ -122,7 +124,7 @@ impl Bench<'_> {
         Ok((daemon, ["--ioengine=nbd".to_owned(), format!("--uri={uri}")]))
     }
 
-    /// A turn of one of the [`FORMS`].
+    /// Runs a turn of one of the [`FORMS`].
     fn purlin(&mut self, form: usize, last: bool) -> Result<Sample, Error> {
         let dir = tempfile::tempdir_in(self.dir)?;
         let (daemon, nbd) = self.serve(form, dir.path(), None)?;
@@ -136,8 +138,8 @@ impl Bench<'_> {
         Ok(Sample { amount: done.operations, wall_s: done.wall_s, cpu_s: end.0 - start.0 })
     }
 
-    /// Drive operations of writes that come one at a time. On one core, since the shards of several
-    /// hand a group to each other where that is better, and write the superblocks then.
+    /// Counts the drive operations of writes that come one at a time. The daemon runs on one core:
+    /// several shards may change owners of a group, and write the superblocks then.
     fn count_alone(&self, form: usize) -> Result<[f64; 2], Error> {
         let dir = tempfile::tempdir_in(self.dir)?;
         let core = runtime::Config::default().cores[0].to_string();
@@ -163,8 +165,8 @@ impl Bench<'_> {
         sample(run(&[&direct[..], &self.timed(self.job(self.arguments.depth))].concat())?)
     }
 
-    /// As many reads as writes of 4 KiB, spread over the devices, as many in flight as the writes
-    /// of the others cause.
+    /// Runs as many 4 KiB reads as writes, spread over the devices, with as many in flight as the
+    /// writes of the other contenders cause.
     fn raw(&self) -> Result<Sample, Error> {
         let depth = self.arguments.depth as f64 * OPERATIONS_PER_WRITE;
         let job = [
@@ -175,7 +177,7 @@ impl Bench<'_> {
             "--rwmixread=50".to_owned(),
             "--bs=4k".to_owned(),
             format!("--iodepth={depth}"),
-            // Of all devices together.
+            // The size of all devices together.
             format!("--size={}", self.arguments.device_mib * MIB * DEVICES as u64),
         ];
         let mut sample = sample(run(&self.timed(job.to_vec()))?)?;
@@ -188,7 +190,8 @@ fn run(job: &[String]) -> Result<fio::Done, Error> {
     fio::run(None, &job.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// A contender inside the kernel: its CPU time is nobody's, so only the client's is known.
+/// The sample of a contender in the kernel. Its CPU time belongs to no process, so only the
+/// client's CPU time is known.
 fn sample(done: fio::Done) -> Result<Sample, Error> {
     Ok(Sample { amount: done.operations, wall_s: done.wall_s, cpu_s: done.client_cpu_s })
 }
@@ -199,7 +202,7 @@ fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     }
     report.notes.push(output(Command::new("fio").arg("--version"))?.trim().to_owned());
     report.notes.push(output(Command::new("mkfs.btrfs").arg("--version"))?.trim().to_owned());
-    // The loop devices' caretaker takes it away, whatever happens.
+    // The caretaker of the loop devices removes it in any case.
     let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in("/dev/shm")?.keep();
     let loops = Loops::new(&dir, DEVICES, arguments.device_mib * MIB)?;
     let bytes = arguments.device_mib * MIB * (DEVICES as u64 - 2) / 2;
