@@ -10,22 +10,22 @@ use std::time::Duration;
 use drive::{BlockError, Buf, Canceled, Env, Extent, Nanos, Receiver, Sender, WriteZeroes, join_all, oneshot};
 use smallvec::smallvec;
 
+use crate::drives::handle::Handle;
+use crate::drives::watch::Watch;
 use crate::geometry::UnitIndex;
-use crate::handle::Handle;
-use crate::leader::Leader;
+use crate::geometry::ranges::Range;
+use crate::io::overlay::Content;
+use crate::io::unit::UnitQueue;
+use crate::io::write_retry::IncompleteWrites;
+use crate::io::zero::STEPS_AT_ONCE;
+use crate::jobs::rebuild::AHEAD_MIN;
 use crate::log::Log;
-use crate::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, RebuiltAhead, Request};
-use crate::overlay::Content;
-use crate::ownership::Owners;
-use crate::ranges::Range;
-use crate::rebuild::AHEAD_MIN;
-use crate::semaphore::FairSemaphore;
-use crate::shared::{Counters, DriveId, Shared};
-use crate::unit::UnitQueue;
-use crate::unit_map::UnitMap;
-use crate::watch::Watch;
-use crate::write_retry::IncompleteWrites;
-use crate::zero::STEPS_AT_ONCE;
+use crate::membership::leader::Leader;
+use crate::membership::ownership::Owners;
+use crate::state::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, RebuiltAhead, Request};
+use crate::state::shared::{Counters, DriveId, Shared};
+use crate::util::semaphore::FairSemaphore;
+use crate::util::unit_map::UnitMap;
 
 /// Most steps of one [`Array::extents`] call, each an allocation chunk or a hole. Bounds its time.
 const EXTENTS_STEPS_MAX: usize = 8192;
@@ -75,7 +75,8 @@ pub(crate) struct Inner<E: Env> {
     /// Allocation chunks that were freed and not yet trimmed.
     pub trims: RefCell<Vec<(UnitIndex, Range)>>,
     pub trimming: Cell<bool>,
-    /// Limits the steps of large zeroing requests that run at the same time, see [`crate::zero`].
+    /// Limits the steps of large zeroing requests that run at the same time, see
+    /// [`crate::io::zero`].
     pub zeroing: FairSemaphore,
     /// Checksums are being saved in the background, so that there is room before it is needed.
     pub saving_sums: Cell<bool>,

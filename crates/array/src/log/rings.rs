@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::geometry::{MemberIndex, UnitIndex};
-use crate::unit_map::UnitMap;
+use crate::util::unit_map::UnitMap;
 
 /// A frame in a ring.
 struct Placed {

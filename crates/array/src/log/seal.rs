@@ -9,11 +9,11 @@ use format::log::{FrameHead, SEALS, encode_seal, seal_offset};
 
 use super::{FlushMark, Log};
 use crate::array::Inner;
-use crate::cause::Failure;
-use crate::errors::Failed;
 use crate::geometry::MemberIndex;
-use crate::leader::write_retried;
-use crate::shared::{DriveId, Slot};
+use crate::membership::leader::write_retried;
+use crate::state::cause::Failure;
+use crate::state::errors::Failed;
+use crate::state::shared::{DriveId, Slot};
 
 /// How often to check for completed records that no client has flushed.
 const LOOK: Duration = Duration::from_secs(1);

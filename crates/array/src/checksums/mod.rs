@@ -1,0 +1,4 @@
+//! Checksums of the blocks of members: a table in memory, and its use at reads and writes.
+
+pub(crate) mod sums;
+pub(crate) mod verify;

@@ -1,0 +1,9 @@
+//! Drives as the engine uses them: watched, measured, bounded.
+
+pub(crate) mod bounded;
+pub(crate) mod fail_slow;
+pub(crate) mod handle;
+pub(crate) mod latency;
+pub(crate) mod outstanding;
+pub(crate) mod slow_detector;
+pub(crate) mod watch;

@@ -1,0 +1,283 @@
+//! Where a byte of the group is: sets, stripe groups, rows, strips, members. Pure arithmetic.
+//!
+//! ```text
+//! group bytes ── stripes, dealt to the sets in turn
+//! a stripe: k data strips and m parity strips on n = k + m members
+//!
+//! members of one set:  | stripe group 0    | stripe group 1    | ...
+//!                      | row 0   | row 1   | row 0   | row 1   |  a row is the place of one stripe
+//!                      | chunk   | chunk   | ...                  a chunk has one bit in the map
+//! ```
+//!
+//! A *stripe group* (`unit`) is what one lock covers: one stripe, or as many stripes of a set as
+//! one allocation chunk (`zone`) spans. So it holds whole stripes and whole chunks. The *member
+//! offset* `x` (column) counts the bytes from the start of the stripe group on each member.
+
+pub(crate) mod ranges;
+
+use format::{BLOCK, Layout, Shape};
+
+use crate::geometry::ranges::Range;
+
+/// A member's slot in the group, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MemberIndex(pub u16);
+
+/// A stripe group: the stripes under one lock. The sets take turns: `band * sets + set`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnitIndex(pub u64);
+
+/// A strip's place in its stripe: data strips are `0..k`, parity strips are `k..k + m`.
+pub type Role = usize;
+
+/// The strips of a row whose bits are set, in order.
+pub(crate) fn roles(mut bits: u64) -> impl Iterator<Item = Role> {
+    std::iter::from_fn(move || {
+        let role = bits.trailing_zeros();
+        bits &= bits.wrapping_sub(1);
+        (role < u64::BITS).then_some(role as Role)
+    })
+}
+
+/// A run of group bytes within one strip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The stripe group.
+    pub unit: UnitIndex,
+    /// The data strip.
+    pub role: Role,
+    /// The member offset in the stripe group.
+    pub x: u64,
+    /// Bytes from here to the end of the strip.
+    pub left: u64,
+}
+
+/// The arithmetic of one group.
+#[derive(Debug, Clone)]
+pub struct Geometry {
+    /// Data strips of a stripe, `k`. 1 for mirrors.
+    pub data: usize,
+    /// Parity strips of a stripe, `m`. For mirrors the number of copies less one.
+    pub syndromes: usize,
+    /// Sets of members. A stripe lies in one of them.
+    pub sets: u64,
+    /// Bytes of a strip.
+    pub strip: u64,
+    /// Bytes of a stripe group on each member: those of a strip or of an allocation chunk, the
+    /// larger.
+    pub unit: u64,
+    /// Bytes of an allocation chunk on each member.
+    pub zone: u64,
+    /// Smallest range a member reads or writes: the largest logical block size of the members, or a
+    /// whole block if blocks have checksums.
+    pub sector: u64,
+    /// Where the data region starts on each member.
+    pub data_start: u64,
+    /// Stripe groups of one set.
+    pub bands: u64,
+    strip_shift: u32,
+    zone_shift: u32,
+    /// A stripe group has `1 << rows_shift` rows.
+    rows_shift: u32,
+    stripe_data: u64,
+    capacity: u64,
+}
+
+impl Geometry {
+    /// The arithmetic for a shape that lies on its members as `layout` says. `sector_bytes` is the
+    /// largest logical block size among the members.
+    pub fn new(shape: &Shape, layout: &Layout, sector_bytes: u32) -> Self {
+        let strip = u64::from(shape.strip_bytes);
+        let zone = u64::from(layout.zone_bytes);
+        let unit = strip.max(zone);
+        assert!(strip.is_power_of_two() && zone.is_power_of_two(), "sizes were checked when they were decoded");
+        let sector = if layout.checksums.is_some() { BLOCK as u64 } else { u64::from(sector_bytes) };
+        assert!(sector <= strip.min(zone), "a strip holds whole sectors");
+        let data = shape.data_per_set();
+        let (sets, bands, stripe_data) = (u64::from(shape.sets), layout.data.len / unit, strip * data as u64);
+        Geometry {
+            data,
+            syndromes: shape.members_per_set() - data,
+            sets,
+            strip,
+            unit,
+            zone,
+            sector,
+            data_start: layout.data.offset,
+            bands,
+            strip_shift: strip.trailing_zeros(),
+            zone_shift: zone.trailing_zeros(),
+            rows_shift: (unit / strip).trailing_zeros(),
+            stripe_data,
+            capacity: bands * (unit / strip) * sets * stripe_data,
+        }
+    }
+
+    /// Strips of a stripe, `n = k + m`: members of one set.
+    pub fn strips(&self) -> usize {
+        self.data + self.syndromes
+    }
+
+    /// The data strips of a row, a bit each.
+    pub(crate) fn data_strips(&self) -> u64 {
+        u64::MAX >> (u64::BITS - self.data as u32)
+    }
+
+    /// Members of the group.
+    pub fn members(&self) -> usize {
+        self.strips() * self.sets as usize
+    }
+
+    /// User bytes of the group.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// User bytes of one stripe.
+    pub fn stripe_data(&self) -> u64 {
+        self.stripe_data
+    }
+
+    /// Stripe groups of the drive group.
+    pub fn unit_count(&self) -> u64 {
+        self.bands * self.sets
+    }
+
+    /// Allocation chunks of the drive group.
+    pub fn zone_count(&self) -> u64 {
+        self.unit_count() * self.zones_per_unit()
+    }
+
+    /// Rows (stripes) of a stripe group.
+    pub fn rows(&self) -> u64 {
+        1 << self.rows_shift
+    }
+
+    /// Allocation chunks of a stripe group.
+    pub fn zones_per_unit(&self) -> u64 {
+        self.unit >> self.zone_shift
+    }
+
+    /// The place of a group byte.
+    #[inline]
+    pub fn place(&self, offset: u64) -> Place {
+        let stripe = offset / self.stripe_data;
+        let within = offset - stripe * self.stripe_data;
+        let role = (within >> self.strip_shift) as usize;
+        let column = within & (self.strip - 1);
+        let (row, set) = if self.sets == 1 { (stripe, 0) } else { (stripe / self.sets, stripe % self.sets) };
+        let (band, row_in_unit) = (row >> self.rows_shift, row & (self.rows() - 1));
+        Place {
+            unit: UnitIndex(band * self.sets + set),
+            role,
+            x: (row_in_unit << self.strip_shift) + column,
+            left: self.strip - column,
+        }
+    }
+
+    /// The group byte at a member offset of a data strip: the inverse of [`Geometry::place`].
+    pub fn offset(&self, unit: UnitIndex, role: Role, x: u64) -> u64 {
+        assert!(role < self.data, "only data strips have group bytes");
+        let (band, set) = (unit.0 / self.sets, unit.0 % self.sets);
+        let row = (band << self.rows_shift) + (x >> self.strip_shift);
+        (row * self.sets + set) * self.stripe_data + role as u64 * self.strip + x % self.strip
+    }
+
+    /// The set of a stripe group.
+    pub fn set(&self, unit: UnitIndex) -> u64 {
+        unit.0 % self.sets
+    }
+
+    /// The member that holds a strip, in the row of member offset `x`.
+    ///
+    /// Parity rotates as in Linux md's left-symmetric layout: P of row `r` is on member
+    /// `n - 1 - r mod n` of the set. The other parity strips and then the data strips follow on the
+    /// next members, with wraparound. Without parity nothing rotates.
+    #[inline]
+    pub fn member(&self, unit: UnitIndex, x: u64, role: Role) -> MemberIndex {
+        let strips = self.strips() as u64;
+        let (band, set) = if self.sets == 1 { (unit.0, 0) } else { (unit.0 / self.sets, unit.0 % self.sets) };
+        let row = (band << self.rows_shift) + (x >> self.strip_shift);
+        let local = if self.syndromes == 0 {
+            role as u64
+        } else {
+            let parity = strips - 1 - row % strips;
+            let step = if role < self.data { self.syndromes + role } else { role - self.data } as u64;
+            let local = parity + step;
+            if local >= strips { local - strips } else { local }
+        };
+        MemberIndex((set * strips + local) as u16)
+    }
+
+    /// The strip that a member holds in the row of member offset `x`, or `None` if the stripe group
+    /// lies in another set.
+    pub fn role(&self, unit: UnitIndex, x: u64, member: MemberIndex) -> Option<Role> {
+        (0..self.strips()).find(|&role| self.member(unit, x, role) == member)
+    }
+
+    /// The byte on each member at member offset `x` of a stripe group.
+    #[inline]
+    pub fn member_offset(&self, unit: UnitIndex, x: u64) -> u64 {
+        let band = if self.sets == 1 { unit.0 } else { unit.0 / self.sets };
+        self.data_start + band * self.unit + x
+    }
+
+    /// The allocation chunk at member offset `x` of a stripe group.
+    #[inline]
+    pub fn zone_index(&self, unit: UnitIndex, x: u64) -> u64 {
+        if self.unit == self.zone {
+            return unit.0;
+        }
+        let (band, set) = if self.sets == 1 { (unit.0, 0) } else { (unit.0 / self.sets, unit.0 % self.sets) };
+        (band * self.zones_per_unit() + (x >> self.zone_shift)) * self.sets + set
+    }
+
+    /// The stripe group and the columns of a chunk: the inverse of [`Geometry::zone_index`].
+    pub fn zone_place(&self, index: u64) -> (UnitIndex, Range) {
+        let (row, set) = (index / self.sets, index % self.sets);
+        let (band, zone) = (row / self.zones_per_unit(), row % self.zones_per_unit());
+        (UnitIndex(band * self.sets + set), Range::new(zone * self.zone, (zone + 1) * self.zone))
+    }
+
+    /// The columns of the allocation chunks of a stripe group, in order.
+    pub fn zones(&self) -> impl Iterator<Item = Range> + use<> {
+        let zone = self.zone;
+        (0..self.zones_per_unit()).map(move |index| Range::new(index * zone, (index + 1) * zone))
+    }
+
+    /// The columns of the row at member offset `x` of a stripe group.
+    pub fn row_of(&self, x: u64) -> Range {
+        let start = x - x % self.strip;
+        Range::new(start, start + self.strip)
+    }
+
+    /// The columns of the rows of a stripe group, in order.
+    pub fn row_ranges(&self) -> impl Iterator<Item = Range> + use<> {
+        let strip = self.strip;
+        (0..self.rows()).map(move |row| Range::new(row * strip, (row + 1) * strip))
+    }
+
+    /// The range with its ends moved outward to sectors.
+    pub fn outward(&self, range: Range) -> Range {
+        Range::new(range.start & !(self.sector - 1), range.end.next_multiple_of(self.sector))
+    }
+
+    /// The whole sectors within the range. Empty if there are none.
+    pub fn inward(&self, range: Range) -> Range {
+        let start = range.start.next_multiple_of(self.sector);
+        Range::new(start, (range.end & !(self.sector - 1)).max(start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::roles;
+
+    #[test]
+    fn roles_are_the_bits_that_are_set_in_order() {
+        assert_eq!(roles(0).count(), 0);
+        assert_eq!(roles(0b1011).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!(roles(1 << 63 | 1).collect::<Vec<_>>(), [0, 63]);
+        assert_eq!(roles(u64::MAX).collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
+    }
+}

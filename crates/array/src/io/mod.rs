@@ -1,0 +1,13 @@
+//! Reads, writes and flushes: from a request of a user to operations of drives.
+
+pub(crate) mod compute;
+pub(crate) mod flush;
+pub(crate) mod hedge;
+pub(crate) mod member;
+pub(crate) mod overlay;
+pub(crate) mod plan;
+pub(crate) mod read;
+pub(crate) mod unit;
+pub(crate) mod write;
+pub(crate) mod write_retry;
+pub(crate) mod zero;

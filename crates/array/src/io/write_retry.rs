@@ -1,0 +1,227 @@
+//! Incomplete writes: writes that failed on more members than the group can do without.
+//!
+//! All members may fail and be back a moment later, for example after an adapter reset or a path
+//! failover. The strips of a write that was under way are then old on some members and new on
+//! others. The request has failed, but the group goes on with all of its members, so no recovery
+//! puts the stripe right. As soon as one member is lost, blocks that were not being written would
+//! be computed from a mix of old and new strips.
+//!
+//! So the data of the write is kept in memory, and its record in the log stays open, until the
+//! write is repeated. That happens before anything is computed from other strips of these columns,
+//! before their allocation chunks are written, before the stripe group is rebuilt or scrubbed, and
+//! by itself after a while. While the retry fails, strips that can be read are read, and all else
+//! in these columns is an error.
+//!
+//! The number of incomplete writes is bounded. With [`KEPT_MAX`] of them, sets that have some take
+//! no further writes. A group without parity computes nothing from other strips, but it has to
+//! compute checksums of blocks that were written in part. Beyond the bound it leaves those as they
+//! are.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use drive::{BlockError, Env, join_all};
+use format::BLOCK;
+
+use crate::array::Inner;
+use crate::geometry::UnitIndex;
+use crate::geometry::ranges::Range;
+use crate::io::plan::Strip;
+use crate::io::write::StripWrite;
+use crate::log::Open;
+use crate::log::record::{Logged, Overwritten};
+use crate::state::kept::OPEN_MAX;
+use crate::state::message::{Op, Pieces};
+use crate::util::semaphore::FairSemaphore;
+
+/// Pause before the first retry while no request needs the stripe groups. Each failure doubles it.
+const AGAIN_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause between retries.
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+
+/// Most incomplete writes that each shard keeps with their records open: half of the records that
+/// may be open at the same time.
+const KEPT_MAX: usize = OPEN_MAX / 2;
+
+/// A component whose strips are old on some members and new on others.
+struct IncompleteWrite {
+    unit: UnitIndex,
+    columns: Range,
+    writes: Vec<StripWrite>,
+    record: RefCell<Option<(Open, Overwritten)>>,
+}
+
+impl IncompleteWrite {
+    /// Whether it shares a block, and so a checksum, with these columns.
+    fn meets(&self, unit: UnitIndex, columns: Range) -> bool {
+        let block = BLOCK as u64;
+        let blocks = |range: Range| Range::new(range.start / block, range.end.div_ceil(block));
+        self.unit == unit && !blocks(self.columns).intersect(blocks(columns)).is_empty()
+    }
+}
+
+impl Drop for IncompleteWrite {
+    fn drop(&mut self) {
+        // The group was released before the write could be repeated. The next start finds the
+        // record open.
+        if let Some((open, _)) = self.record.take() {
+            open.leave_open();
+        }
+    }
+}
+
+/// The incomplete writes of a shard.
+#[derive(Default)]
+pub(crate) struct IncompleteWrites {
+    all: RefCell<Vec<Rc<IncompleteWrite>>>,
+    /// One retry runs at a time.
+    turn: FairSemaphore,
+    looking: Cell<bool>,
+}
+
+impl IncompleteWrites {
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.all.borrow().is_empty()
+    }
+
+    /// Whether some lie in these columns. If so, nothing may be computed from the columns.
+    #[inline]
+    pub fn are_in(&self, unit: UnitIndex, columns: Range) -> bool {
+        !self.is_empty() && self.all.borrow().iter().any(|incomplete| incomplete.meets(unit, columns))
+    }
+
+    /// Whether some hold records open.
+    pub fn have_records(&self) -> bool {
+        self.all.borrow().iter().any(|incomplete| incomplete.record.borrow().is_some())
+    }
+
+    /// Releases the records. The log needs their space, and members take flushes but not these
+    /// writes. From now on the data that the records protect is only in memory.
+    pub fn give_up_records(&self) {
+        for incomplete in &*self.all.borrow() {
+            drop(incomplete.record.take());
+        }
+    }
+
+    fn of(&self, which: impl Fn(UnitIndex) -> bool) -> Vec<Rc<IncompleteWrite>> {
+        self.all.borrow().iter().filter(|incomplete| which(incomplete.unit)).cloned().collect()
+    }
+}
+
+impl<E: Env> Inner<E> {
+    /// Keeps the data of an incomplete write, to write it again.
+    pub fn keep_incomplete(self: &Rc<Self>, unit: UnitIndex, columns: Range, writes: Vec<StripWrite>, logged: Logged) {
+        let kept = self.incomplete.all.borrow().len();
+        let redundant = self.shared.geometry.syndromes > 0;
+        if !redundant && (self.shared.checksums.is_none() || kept >= KEPT_MAX) {
+            return;
+        }
+        let record = match logged {
+            // Writes that were under way when the limit was reached. Other sets need the rest of
+            // the capacity for open records.
+            Logged::Durable(..) if kept >= KEPT_MAX || !self.shared.questions.is_roomy() => None,
+            Logged::Durable(open, overwritten) => Some((open, overwritten)),
+            Logged::Nothing | Logged::Again => None,
+        };
+        let incomplete = IncompleteWrite { unit, columns, writes, record: RefCell::new(record) };
+        self.incomplete.all.borrow_mut().push(Rc::new(incomplete));
+        if redundant {
+            self.shared.incomplete.fetch_add(1, Ordering::SeqCst);
+        }
+        if self.incomplete.looking.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.env.spawn(async move {
+            let mut pause = AGAIN_MIN;
+            while !inner.incomplete.is_empty() && !inner.shared.is_stopped() {
+                inner.env.sleep(pause).await;
+                if inner.retry_writes(|_| true).await.is_err() {
+                    pause = (2 * pause).min(AGAIN_MAX);
+                }
+            }
+            inner.incomplete.looking.set(false);
+        });
+    }
+
+    /// Repeats the incomplete writes that have to be done before `op` runs on the stripe group.
+    ///
+    /// # Errors
+    /// [`BlockError`] as for a write, if the retry failed and `op` cannot do without it.
+    pub async fn retry_writes_before(self: &Rc<Self>, unit: UnitIndex, op: &Op) -> Result<(), BlockError> {
+        match op {
+            // Reads check themselves whether they need a retry. A chunk that is trimmed was freed
+            // by a write.
+            Op::Read { .. } | Op::Trim { .. } | Op::Nothing => Ok(()),
+            Op::Rebuild { .. } | Op::Scrub { .. } => self.retry_writes(|other| other == unit).await,
+            Op::Write { pieces, .. } => {
+                if let Err(error) = self.retry_writes(|other| other == unit).await
+                    && self.are_incomplete_in_zones(unit, pieces)
+                {
+                    return Err(error);
+                }
+                let geometry = &self.shared.geometry;
+                let of_set = |other: UnitIndex| other.0 % geometry.sets == unit.0 % geometry.sets;
+                let is_full = geometry.syndromes > 0 && self.incomplete.all.borrow().len() >= KEPT_MAX;
+                if is_full { self.retry_writes(of_set).await } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Whether a write would touch allocation chunks that have incomplete writes.
+    fn are_incomplete_in_zones(&self, unit: UnitIndex, pieces: &Pieces) -> bool {
+        let zone = self.shared.geometry.zone;
+        let zones = |range: Range| Range::new(range.start / zone * zone, range.end.div_ceil(zone) * zone);
+        pieces.iter().any(|piece| self.incomplete.are_in(unit, zones(piece.range)))
+    }
+
+    /// Repeats the incomplete writes of the stripe groups that `which` chooses, all together.
+    ///
+    /// Nothing else is under way in these columns: operations that need them wait for this first.
+    ///
+    /// # Errors
+    /// [`BlockError`] as for a write, of the first one that failed.
+    pub async fn retry_writes(self: &Rc<Self>, which: impl Fn(UnitIndex) -> bool) -> Result<(), BlockError> {
+        if self.incomplete.is_empty() {
+            return Ok(());
+        }
+        let _turn = self.incomplete.turn.enter().await;
+        let again = self.incomplete.of(which).into_iter().map(|incomplete| async move {
+            self.shared.missed.note(incomplete.unit);
+            let result = self.write_again(&incomplete).await;
+            self.shared.missed.note(incomplete.unit);
+            result
+        });
+        join_all(again).await.into_iter().collect()
+    }
+
+    async fn write_again(self: &Rc<Self>, incomplete: &Rc<IncompleteWrite>) -> Result<(), BlockError> {
+        let view = self.view(incomplete.unit, incomplete.columns.start, &[]);
+        // Members that have left meanwhile are skipped. The others are then as after a write
+        // without them.
+        let there = incomplete.writes.iter().filter(|write| view.0[write.role].strip != Strip::Lost);
+        let there: Vec<StripWrite> = there.cloned().collect();
+        let failed = self.write_strips(incomplete.unit, &view, &there, false).await?;
+        let is_lost = |role: &usize| view.0[*role].strip == Strip::Lost || failed.contains(role);
+        let (lost, survives) = ((0..view.0.len()).filter(is_lost).count(), self.shared.geometry.syndromes);
+        if lost > survives {
+            return Err(BlockError::Lost { lost, survives });
+        }
+        self.incomplete.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, incomplete));
+        if survives > 0 {
+            self.shared.incomplete.fetch_sub(1, Ordering::SeqCst);
+        }
+        if let Some((open, overwritten)) = incomplete.record.take()
+            && self.has_lost_any(&overwritten)
+        {
+            drop(open);
+            self.flush_and_seal().await?;
+        }
+        Ok(())
+    }
+}

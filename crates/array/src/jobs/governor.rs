@@ -1,0 +1,157 @@
+//! Limits how much of the drives' time background work takes while clients are active.
+//!
+//! Without a latency target its share is a fifth. With one, the share follows what clients see:
+//! every [`STEP`] the 99th percentile of their requests' times, on all shards, is compared with the
+//! target. Above four fifths of the target the share is halved. Below three fifths it grows by a
+//! fiftieth of the whole time. So the latency stays below the target instead of moving around it,
+//! and the share falls faster than it grows. The share is both the part of the time that a job
+//! works and the part of its stripe groups in flight: a burst of them makes a queue, however long
+//! the rest after it is.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use drive::{Env, Nanos};
+
+use crate::array::Inner;
+use crate::drives::latency::Figures;
+use crate::jobs::job::UNITS_IN_FLIGHT;
+
+/// Between two looks at client latency. The share grows from a fifth to all in a second.
+const STEP: Nanos = 25_000_000;
+
+/// Fewest requests for a look: the 99th percentile of fewer is their maximum.
+const REQUESTS_MIN: u64 = 100;
+
+/// After this time, fewer requests will do.
+const STEP_MAX: Nanos = 1_000_000_000;
+
+/// All of the time, in the unit of shares.
+const WHOLE: u64 = 1000;
+
+/// The share without a target, and the first with one: a fifth.
+const SHARE_USUAL: u64 = 200;
+
+/// The smallest share: a rebuild that never ends is a risk of its own.
+const SHARE_MIN: u64 = 5;
+
+/// How much the share grows in one step.
+const SHARE_STEP: u64 = 20;
+
+/// Longest rest: past this a job would look as if it hung.
+const REST_MAX: Duration = Duration::from_millis(500);
+
+/// See the head of this file.
+#[derive(Default)]
+pub(crate) struct Governor {
+    /// 0: not decided yet.
+    share: Cell<u64>,
+    /// Clients were active at the last look of a job.
+    contended: Cell<bool>,
+    stepped: Cell<Nanos>,
+    seen: RefCell<Figures>,
+}
+
+impl Governor {
+    fn share(&self) -> u64 {
+        match self.share.get() {
+            0 => SHARE_USUAL,
+            share => share,
+        }
+    }
+
+    /// Adjusts the share: client requests of the last step took this long.
+    fn step(&self, target: Nanos, p99: Nanos) {
+        let share = self.share();
+        let next = if p99 > target / 5 * 4 {
+            share / 2
+        } else if p99 < target / 5 * 3 {
+            share + SHARE_STEP
+        } else {
+            share
+        };
+        self.share.set(next.clamp(SHARE_MIN, WHOLE));
+    }
+}
+
+impl<E: Env> Inner<E> {
+    /// Requests that clients have begun on any shard.
+    pub fn users_begun(&self) -> u64 {
+        let counts = self.shared.counts();
+        counts.reads + counts.writes
+    }
+
+    /// Stripe groups that a job may have in flight now.
+    pub fn units_in_flight(&self) -> usize {
+        let governor = &self.leader().governor;
+        if self.shared.settings.get().client_p99.is_none() || !governor.contended.get() {
+            return UNITS_IN_FLIGHT;
+        }
+        (UNITS_IN_FLIGHT * governor.share() as usize / WHOLE as usize).max(1)
+    }
+
+    /// Rests after work that began at `began`, if clients were active meanwhile.
+    pub async fn make_room(&self, began: Nanos, users_begun: u64) {
+        let governor = &self.leader().governor;
+        let contended = self.users.get() > 0 || self.users_begun() != users_begun;
+        governor.contended.set(contended);
+        if !contended {
+            return;
+        }
+        let share = match self.shared.settings.get().client_p99 {
+            Some(target) => {
+                self.look_at_users(target);
+                governor.share()
+            }
+            None => SHARE_USUAL,
+        };
+        let worked = self.env.now().saturating_sub(began);
+        let rest = Duration::from_nanos(worked.saturating_mul(WHOLE - share) / share).min(REST_MAX);
+        self.env.sleep(rest).await;
+    }
+
+    fn look_at_users(&self, target: Nanos) {
+        let governor = &self.leader().governor;
+        let now = self.env.now();
+        let waited = now.saturating_sub(governor.stepped.get());
+        if waited < STEP {
+            return;
+        }
+        let figures = self.shared.user_figures();
+        let lately = figures.since(&governor.seen.borrow());
+        if waited > 2 * STEP_MAX {
+            // Older requests say nothing about now: start again with the next ones.
+            governor.stepped.set(now);
+            governor.seen.replace(figures);
+            return;
+        }
+        if lately.count() >= REQUESTS_MIN || waited >= STEP_MAX {
+            if let Some(p99) = lately.quantile(990) {
+                governor.step(target, p99);
+            }
+            governor.stepped.set(now);
+            governor.seen.replace(figures);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_gives_way_at_once_and_comes_back_slowly() {
+        let governor = Governor::default();
+        let target = 5_000_000;
+        (0..100).for_each(|_| governor.step(target, 1_000_000));
+        assert_eq!(governor.share(), WHOLE, "users who are well served leave everything");
+        governor.step(target, 4_900_000);
+        assert_eq!(governor.share(), WHOLE / 2, "below the target, but not by enough");
+        governor.step(target, 3_500_000);
+        assert_eq!(governor.share(), WHOLE / 2);
+        governor.step(target, 2_000_000);
+        assert_eq!(governor.share(), WHOLE / 2 + SHARE_STEP);
+        (0..100).for_each(|_| governor.step(target, 50_000_000));
+        assert_eq!(governor.share(), SHARE_MIN, "it never ends");
+    }
+}

@@ -1,0 +1,656 @@
+//! The write-hole log of one shard. Before strips are overwritten, the data that repairs their
+//! stripe after a crash is made durable on the members that hold its parity. `docs/format/log.md`
+//! has the bytes and why they suffice.
+//!
+//! A *record* announces one component of a write. Records that come together leave as one frame,
+//! and one write, on each member. A record is *open* until its strips have been overwritten, then
+//! it is *completed* (`settled`). A flush of the members after that makes it *reclaimed*
+//! (`retired`): its space in the rings may be used again. At most [`OPEN_MAX`] records are open:
+//! the warm-restart state has so many places, and a checkpoint record (`seal`) can name so many.
+//!
+//! Invariants, besides those of the rings ([`rings`]):
+//! 1. Records of one stripe group are appended under its lock. So the next one begins when the
+//!    strips of the one before are written.
+//! 2. A record's partial parity comes from durable strips, except those that it names itself.
+//!    Earlier writes to other strips of these columns are flushed first, with parity and checksums
+//!    (`recent` has them). Else a recovery could find old parity beside newer partial parity.
+//! 3. A flush of all members counts for the logs of all shards. The shard that flushes has noted
+//!    before which records of each log are completed ([`Counters::settled`]).
+
+pub(crate) mod questions;
+pub(crate) mod record;
+pub(crate) mod unsealed;
+
+mod open;
+mod rings;
+mod seal;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use drive::{BlockError, Buf, Env, Receiver, Segments, Sender, join_all, oneshot};
+use format::log::{EXCEPTIONS_MAX, Entry, FrameHead, PartData, encode_frame_meta, frame_len, frame_meta_len};
+use format::{Region, Uuid};
+use smallvec::SmallVec;
+
+use self::open::OpenSet;
+use self::rings::Rings;
+use crate::array::Inner;
+use crate::geometry::ranges::Range;
+use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::log::questions::OpenQuestions;
+use crate::log::unsealed::Unsealed;
+use crate::state::kept::{KeptStream, OPEN_MAX};
+use crate::state::shared::{Counters, DriveId, Shared};
+use crate::util::semaphore::{FairSemaphore, Turn};
+use crate::util::unit_map::UnitMap;
+
+/// Most parts in one frame: bounds the time of the first record in it.
+const PARTS_MAX: usize = 256;
+
+const _: () = assert!(OPEN_MAX <= EXCEPTIONS_MAX, "a seal names every record that is open");
+
+/// A record that is to be made durable.
+pub(crate) struct Record {
+    pub unit: UnitIndex,
+    pub entries: Entries,
+    /// See [`PartData::whole`].
+    pub whole: bool,
+    /// See [`PartData::in_sync`].
+    pub in_sync: u64,
+    /// If an overwritten strip is lost, the record cannot tell whether the others are new. Once
+    /// they are durable, a checkpoint record has to say so.
+    pub unverified: bool,
+    /// Ranges indeterminate until a checkpoint record, or, if verifiable, until it is completed.
+    pub questions: Option<OpenQuestions>,
+    pub shares: SmallVec<[Share; 4]>,
+    /// Data strips. If there are any, one of their members also holds a part (extra log holder).
+    pub witnesses: Witnesses,
+}
+
+/// Entries of a record. Most records have one.
+pub(crate) type Entries = SmallVec<[Entry; 1]>;
+
+/// Strips with their members and drives.
+pub(crate) type Witnesses = SmallVec<[(Role, MemberIndex, DriveId); 8]>;
+
+/// The part of a record that one holder stores.
+pub(crate) struct Share {
+    pub role: Role,
+    pub member: MemberIndex,
+    pub drive: DriveId,
+    pub payload: Buf,
+}
+
+/// A record that is durable. It is completed when this is dropped: its strips have been
+/// overwritten, or never will be.
+pub(crate) struct Open {
+    log: Rc<Log>,
+    unit: UnitIndex,
+    sequence: u64,
+    /// Its place in the warm-restart state.
+    kept: Option<usize>,
+    /// Its indeterminate ranges, if it can be verified.
+    _questions: Option<OpenQuestions>,
+    _turn: Turn,
+}
+
+impl Open {
+    /// Leaves the record open in the warm-restart state: a recovery after a kill finds it open.
+    pub fn leave_open(mut self) {
+        self.kept = None;
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.log.open.borrow_mut().remove(self.sequence);
+        if let (Some(kept), Some(place)) = (&self.log.kept, self.kept) {
+            kept.settle(place);
+        }
+        if let Some(recent) = self.log.recent.borrow_mut().get_mut(self.unit) {
+            let mine = recent.iter_mut().filter(|recent| recent.sequence == self.sequence);
+            mine.for_each(|recent| recent.settled = Some(self.log.flushes.get()));
+        }
+        self.log.counters().settled.store(self.log.settled_below(), Ordering::Release);
+        self.log.changed();
+    }
+}
+
+/// An entry of a record whose strips may not be durable yet.
+struct Recent {
+    sequence: u64,
+    columns: Range,
+    overwritten: u64,
+    in_parity: u64,
+    /// The flush that was the next to begin when the record was completed.
+    settled: Option<u64>,
+}
+
+/// An entry of a completed record, whose strips may not be durable.
+pub(crate) struct Written {
+    sequence: u64,
+    /// Data strips, a bit each. The parity was written as well.
+    pub strips: u64,
+}
+
+/// The state when a flush began: records that were completed before are durable when it ends.
+pub(crate) struct FlushMark {
+    settled_below: u64,
+    flush: u64,
+    /// The sequence after the last record there was, and the records that were open.
+    below: u64,
+    open: Vec<u64>,
+}
+
+/// The result of appending a record.
+pub(crate) enum Appended {
+    /// The record is durable on all holders.
+    Durable(Open),
+    /// A holder failed and left the group: the caller decides again what to log.
+    HolderLeft,
+}
+
+struct Pending {
+    record: Record,
+    open: Open,
+    done: Sender<Result<Appended, BlockError>>,
+}
+
+/// The log of one shard.
+pub(crate) struct Log {
+    array: Uuid,
+    /// Fields that all frames of this log have in common.
+    head: FrameHead,
+    place: Region,
+    next: Cell<u64>,
+    open: RefCell<OpenSet>,
+    /// Permits to begin a record.
+    begins: FairSemaphore,
+    /// Permit to leave ranges indeterminate, in order of arrival.
+    pub asks: FairSemaphore,
+    /// Open records in the warm-restart state.
+    kept: Option<KeptStream>,
+    /// By shard.
+    counters: Arc<[Counters]>,
+    /// The shard of this log.
+    shard: usize,
+    /// The shard has another log: nothing is written to the place of this one any more.
+    closed: Cell<bool>,
+    rings: RefCell<Rings>,
+    /// Entries by stripe group, until their strips are durable.
+    recent: RefCell<UnitMap<SmallVec<[Recent; 1]>>>,
+    /// Flushes of all members that have begun.
+    flushes: Cell<u64>,
+    /// Operations that flushes of rows took since the last flush of all members began.
+    spent_on_rows: Cell<usize>,
+    unsealed: RefCell<Unsealed>,
+    seals: FairSemaphore,
+    seal_slot: Cell<u64>,
+    pending: RefCell<VecDeque<Pending>>,
+    writing: Cell<bool>,
+    /// A task writes a checkpoint record for completed records, after a while.
+    lingering: Cell<bool>,
+    /// Tasks that wait for a record to be completed or reclaimed.
+    waiting: RefCell<Vec<Sender<()>>>,
+}
+
+impl Log {
+    /// The log of a shard, which is `stream` of so many `streams`. Its records are numbered from
+    /// `first` on. Records before are reclaimed.
+    pub fn new(
+        shared: &Shared,
+        counters: Arc<[Counters]>,
+        shard: usize,
+        (stream, streams): (usize, usize),
+        first: u64,
+    ) -> Rc<Log> {
+        let generation = shared.log_generation.load(Ordering::Acquire);
+        let piece_bytes = shared.geometry.sector as u32;
+        let place = format::log::ring(&shared.layout, stream, streams);
+        Rc::new(Log {
+            array: shared.array,
+            head: FrameHead { generation, offset: 0, stream: stream as u32, piece_bytes, tail: 0 },
+            rings: RefCell::new(Rings::new(place.len, first)),
+            place,
+            next: Cell::new(first),
+            open: RefCell::default(),
+            begins: FairSemaphore::for_tasks(OPEN_MAX),
+            asks: FairSemaphore::default(),
+            kept: shared.map.kept().and_then(|kept| kept.stream(generation, stream)),
+            counters,
+            shard,
+            closed: Cell::new(false),
+            recent: RefCell::default(),
+            flushes: Cell::new(0),
+            spent_on_rows: Cell::new(0),
+            unsealed: RefCell::default(),
+            seals: FairSemaphore::default(),
+            seal_slot: Cell::new(0),
+            pending: RefCell::default(),
+            writing: Cell::new(false),
+            lingering: Cell::new(false),
+            waiting: RefCell::default(),
+        })
+    }
+
+    /// The sequence of the next record.
+    pub fn next(&self) -> u64 {
+        self.next.get()
+    }
+
+    /// Closes the log: no record in it is needed any more, and nothing is written to its place from
+    /// now on.
+    pub async fn close(&self) {
+        // A checkpoint record that is being written comes first.
+        let _turn = self.seals.enter().await;
+        debug_assert!(self.open.borrow().is_empty(), "no record is open");
+        self.closed.set(true);
+        self.unsealed.take();
+        self.counters().unsealed.store(false, Ordering::SeqCst);
+    }
+
+    /// Most columns of a component whose record is sure to fit in the ring, for any change.
+    pub fn columns_max(&self) -> u64 {
+        // A piece of 4096 columns takes at most as much again for entries of single sectors and
+        // their checksums.
+        let blocks = self.place.len / BLOCK_BYTES;
+        (blocks / 4).max(1) * BLOCK_BYTES
+    }
+
+    /// Whether records for the stripe group may be found in a ring.
+    pub fn has(&self, unit: UnitIndex) -> bool {
+        self.rings.borrow().has(unit)
+    }
+
+    /// Whether whole records for the stripe group may be found in a ring.
+    pub fn has_whole(&self, unit: UnitIndex) -> bool {
+        self.rings.borrow().has_whole(unit)
+    }
+
+    /// Notes that a flush of all members begins.
+    pub fn flush_begins(&self) -> FlushMark {
+        let flush = self.flushes.get();
+        self.flushes.set(flush + 1);
+        self.spent_on_rows.set(0);
+        let open: Vec<u64> = self.open.borrow().iter().collect();
+        FlushMark { settled_below: self.settled_below(), flush, below: self.next.get(), open }
+    }
+
+    /// Notes that the flush of this mark has ended, on all members.
+    pub fn flush_ended(&self, mark: &FlushMark) {
+        self.recent.borrow_mut().retain(|entries| {
+            entries.retain(|entry| entry.settled.is_none_or(|settled| settled > mark.flush));
+            !entries.is_empty()
+        });
+        if mark.settled_below > self.retired() {
+            self.retire(mark.settled_below);
+        }
+        self.changed();
+    }
+
+    /// Takes account of flushes by other shards.
+    fn catch_up(&self) {
+        let flushed = self.counters().flushed.load(Ordering::Acquire);
+        if flushed <= self.retired() {
+            return;
+        }
+        self.recent.borrow_mut().retain(|entries| {
+            entries.retain(|entry| entry.sequence >= flushed);
+            !entries.is_empty()
+        });
+        self.spent_on_rows.set(0);
+        self.retire(flushed);
+    }
+
+    fn retire(&self, below: u64) {
+        self.rings.borrow_mut().retire(below);
+        self.unsealed.borrow_mut().retire(below);
+    }
+
+    /// Records below this one are reclaimed.
+    fn retired(&self) -> u64 {
+        self.rings.borrow().retired()
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters[self.shard]
+    }
+
+    /// Whether records with indeterminate ranges lack a checkpoint record on the members.
+    pub fn is_unsealed(&self) -> bool {
+        !self.unsealed.borrow().is_empty()
+    }
+
+    /// Whether such records were completed when the flush began, and no checkpoint record says so.
+    fn wants_seal(&self, mark: &FlushMark) -> bool {
+        !self.closed.get() && self.unsealed.borrow().has_settled(mark.below, &mark.open)
+    }
+
+    /// Notes that the rings may not hold what was written there: the next checkpoint record is for
+    /// all completed records.
+    pub fn doubt(&self) {
+        if !self.rings.borrow().is_empty() {
+            self.unsealed.borrow_mut().add_all();
+        }
+    }
+
+    /// Whether other strips in the columns of these entries were written, and may not be durable.
+    /// If an entry overwrites all `data` data strips, their old content does not matter.
+    pub fn conflicts(&self, unit: UnitIndex, entries: &[Entry], data: usize) -> bool {
+        self.catch_up();
+        let recent = self.recent.borrow();
+        let others = recent.get(unit).map_or(&[][..], |recent| recent);
+        entries.iter().filter(|entry| entry.has_base(data)).any(|entry| {
+            let columns = Range::new(entry.x, entry.x + u64::from(entry.len));
+            others.iter().any(|other| {
+                let same = (other.overwritten, other.in_parity) == (entry.overwritten, entry.in_parity);
+                !same && !other.columns.intersect(columns).is_empty()
+            })
+        })
+    }
+
+    /// Completed writes to a row that may not be durable.
+    pub fn written_in(&self, unit: UnitIndex, row: Range) -> Vec<Written> {
+        let recent = self.recent.borrow();
+        let of_row = recent.get(unit).into_iter().flatten().filter(|recent| row.contains(recent.columns));
+        let settled = of_row.filter(|recent| recent.settled.is_some());
+        settled
+            .map(|recent| Written { sequence: recent.sequence, strips: recent.overwritten | recent.in_parity })
+            .collect()
+    }
+
+    /// Notes that these writes are durable.
+    pub fn became_durable(&self, unit: UnitIndex, written: &[Written]) {
+        let mut all = self.recent.borrow_mut();
+        let Some(recent) = all.get_mut(unit) else { return };
+        recent.retain(|recent| !written.iter().any(|written| written.sequence == recent.sequence));
+        if recent.is_empty() {
+            all.remove(unit);
+        }
+    }
+
+    /// Whether to flush only a row, which takes so many `operations`. A flush of everything takes
+    /// `all`, and ends the conflicts of every row. Between two of those, flushes of rows may take
+    /// as many operations as one.
+    pub fn may_flush_row(&self, operations: usize, all: usize) -> bool {
+        let spent = self.spent_on_rows.get() + operations;
+        self.spent_on_rows.set(spent);
+        spent <= all
+    }
+
+    /// Every record below is completed: a flush that begins now reclaims it.
+    fn settled_below(&self) -> u64 {
+        self.open.borrow().first().unwrap_or(self.next.get())
+    }
+
+    fn changed(&self) {
+        for waiter in self.waiting.take() {
+            waiter.send(());
+        }
+    }
+
+    fn wait(&self) -> Receiver<()> {
+        let (sender, receiver) = oneshot();
+        self.waiting.borrow_mut().push(sender);
+        receiver
+    }
+
+    fn begin(self: &Rc<Self>, record: &mut Record, turn: Turn) -> Open {
+        let sequence = self.next.get();
+        self.next.set(sequence + 1);
+        self.open.borrow_mut().push(sequence);
+        let entry = |entry: &Entry| Recent {
+            sequence,
+            columns: Range::new(entry.x, entry.x + u64::from(entry.len)),
+            overwritten: entry.overwritten,
+            in_parity: entry.in_parity,
+            settled: None,
+        };
+        let entries = record.entries.iter().filter(|entry| !entry.is_void()).map(entry);
+        self.recent.borrow_mut().or_default(record.unit).extend(entries);
+        if record.unverified {
+            let mut unsealed = self.unsealed.borrow_mut();
+            unsealed.add(sequence);
+            if let Some(questions) = record.questions.take() {
+                unsealed.leave_open(sequence, questions);
+            }
+        }
+        let kept = self.kept.as_ref().map(|kept| kept.open(sequence));
+        let _questions = record.questions.take();
+        Open { log: self.clone(), unit: record.unit, sequence, kept, _questions, _turn: turn }
+    }
+
+    /// Finds room for a frame on a member. `None` if there is none before more is reclaimed.
+    fn place(&self, member: MemberIndex, len: u64, last: u64, units: &[(UnitIndex, bool)]) -> Option<u64> {
+        self.catch_up();
+        let start = self.rings.borrow_mut().place(member, len, last, units)?;
+        Some(self.place.offset + start)
+    }
+
+    /// Returns once one more record may be open. The caller begins it at once.
+    pub async fn turn(&self) -> Turn {
+        self.begins.enter().await
+    }
+
+    /// Returns once no record is open.
+    pub async fn settle(&self) {
+        while !self.open.borrow().is_empty() {
+            let _ = self.wait().await;
+        }
+    }
+
+    /// Whether more than half of a ring waits to be reclaimed.
+    fn is_filling(&self) -> bool {
+        self.catch_up();
+        self.rings.borrow().is_filling()
+    }
+
+    /// Takes the pending records that fit in one frame on every member, with at most `parts_max`
+    /// parts on each.
+    fn batch(&self, parts_max: usize) -> Vec<Pending> {
+        let mut pending = self.pending.borrow_mut();
+        choose_witnesses(&mut pending);
+        let mut lens: SmallVec<[(MemberIndex, u64, usize); 16]> = SmallVec::new();
+        let mut count = 0;
+        for next in pending.iter() {
+            let fits = next.record.shares.iter().all(|share| {
+                let alone = frame_len(&[part(0, &next.record, 0, share)]) as u64;
+                let known = lens.iter().position(|(member, ..)| *member == share.member);
+                let index = known.unwrap_or_else(|| {
+                    lens.push((share.member, 0, 0));
+                    lens.len() - 1
+                });
+                let (_, len, parts) = &mut lens[index];
+                *len += alone;
+                *parts += 1;
+                *parts <= parts_max && *len <= self.place.len / 2
+            });
+            if !fits && count > 0 {
+                break;
+            }
+            count += 1;
+        }
+        pending.drain(..count).collect()
+    }
+}
+
+/// Gives each record that needs one an extra log holder: a member with a frame, or else the first.
+fn choose_witnesses(pending: &mut VecDeque<Pending>) {
+    let shares = pending.iter().flat_map(|pending| &pending.record.shares);
+    let mut members = shares.fold(0u64, |members, share| members | 1 << share.member.0);
+    for Pending { record, .. } in pending {
+        let witnesses = std::mem::take(&mut record.witnesses);
+        let with_frame = witnesses.iter().find(|(_, member, _)| members >> member.0 & 1 == 1);
+        if let Some(&(role, member, drive)) = with_frame.or(witnesses.first()) {
+            members |= 1 << member.0;
+            record.shares.push(Share { role, member, drive, payload: Buf::zeroes(0) });
+        }
+    }
+}
+
+const BLOCK_BYTES: u64 = format::BLOCK as u64;
+
+fn part<'a>(sequence: u64, record: &'a Record, holders: u64, share: &'a Share) -> PartData<'a> {
+    let role = share.role as u16;
+    let Record { unit, entries, whole, in_sync, .. } = record;
+    let (unit, in_sync, whole) = (unit.0, *in_sync, *whole);
+    PartData { sequence, unit, holders, in_sync, role, entries, whole, payload: &share.payload }
+}
+
+impl<E: Env> Inner<E> {
+    /// Begins to make a record durable. The future that it returns waits for that.
+    ///
+    /// # Errors
+    /// [`BlockError`] if a holder failed that the group cannot do without, or no room can be made.
+    pub fn append(
+        self: &Rc<Self>,
+        log: &Rc<Log>,
+        mut record: Record,
+        turn: Turn,
+    ) -> impl Future<Output = Result<Appended, BlockError>> + use<E> {
+        let (done, receiver) = oneshot();
+        let open = log.begin(&mut record, turn);
+        log.pending.borrow_mut().push_back(Pending { record, open, done });
+        self.seal_later(log);
+        if !log.writing.replace(true) {
+            let (inner, log) = (self.clone(), log.clone());
+            self.env.spawn(async move {
+                // Records that arrive together are gathered. A single record waits for nothing.
+                inner.env.turn_end().await;
+                loop {
+                    let batch = log.batch(if inner.env.buggify("a frame takes one record") { 1 } else { PARTS_MAX });
+                    if batch.is_empty() {
+                        log.writing.set(false);
+                        return;
+                    }
+                    inner.write_frames(&log, batch).await;
+                }
+            });
+        }
+        async move { receiver.await.unwrap_or(Err(BlockError::Stopped)) }
+    }
+
+    /// Writes a batch, one frame to each member that holds a part of it.
+    async fn write_frames(self: &Rc<Self>, log: &Rc<Log>, batch: Vec<Pending>) {
+        let mut shares: Vec<(MemberIndex, DriveId, usize, usize)> = Vec::with_capacity(2 * batch.len());
+        for (index, pending) in batch.iter().enumerate() {
+            let of = pending.record.shares.iter().enumerate();
+            shares.extend(of.map(|(number, share)| (share.member, share.drive, index, number)));
+        }
+        // By member, and for each member in the order of the records.
+        shares.sort_by_key(|(member, ..)| *member);
+        let frames = shares.chunk_by(|(one, ..), (other, ..)| one == other).map(|shares| {
+            let batch = &batch;
+            async move { (shares[0].0, self.write_frame(log, batch, shares).await) }
+        });
+        let written: Vec<(MemberIndex, Result<bool, BlockError>)> = join_all(frames).await;
+        for Pending { record, open, done } in batch {
+            let result = |share: &Share| {
+                let at = written.binary_search_by_key(&share.member, |(member, _)| *member);
+                written[at.expect("each share is in a frame")].1.clone()
+            };
+            let all = record.shares.iter().map(result).collect::<Result<SmallVec<[bool; 4]>, BlockError>>();
+            done.send(all.map(|all| match all.contains(&false) {
+                true => Appended::HolderLeft,
+                false => Appended::Durable(open),
+            }));
+        }
+        if log.is_filling() {
+            self.retire_soon(log);
+        }
+    }
+
+    /// Writes the parts of a batch that one member holds: `shares` has the member, its drive, the
+    /// record and its share. Returns false if the member failed and left the group.
+    async fn write_frame(
+        self: &Rc<Self>,
+        log: &Rc<Log>,
+        batch: &[Pending],
+        shares: &[(MemberIndex, DriveId, usize, usize)],
+    ) -> Result<bool, BlockError> {
+        let (member, drive, ..) = shares[0];
+        let parts: Vec<PartData<'_>> = shares
+            .iter()
+            .map(|&(.., index, number)| {
+                let Pending { record, open, .. } = &batch[index];
+                let holders = record.shares.iter().fold(0, |bits, share| bits | 1 << share.role);
+                part(open.sequence, record, holders, &record.shares[number])
+            })
+            .collect();
+        let len = frame_len(&parts);
+        let units: Vec<(UnitIndex, bool)> = parts.iter().map(|part| (UnitIndex(part.unit), part.whole)).collect();
+        let last = parts.iter().map(|part| part.sequence).max().expect("a frame has parts");
+        if self.env.buggify("a ring is full") && log.settled_below() > log.retired() {
+            self.flush_for_log(log).await?;
+        }
+        let offset = loop {
+            match log.place(member, len as u64, last, &units) {
+                Some(offset) => break offset,
+                None => self.make_room_in_log(log).await?,
+            }
+        };
+        let mut meta = self.env.alloc(frame_meta_len(&parts));
+        let head = FrameHead { offset, tail: log.retired(), ..log.head };
+        encode_frame_meta(&log.array, &head, &parts, &mut meta);
+        drop(parts);
+        // The payloads are written from the buffers in which they were computed.
+        let mut left = len - meta.len();
+        let mut frame = Segments::with_capacity(shares.len() + 2);
+        frame.push(meta.freeze());
+        let payloads = shares.iter().map(|&(.., index, number)| &batch[index].record.shares[number].payload);
+        for payload in payloads.filter(|payload| !payload.is_empty()) {
+            left -= payload.len();
+            frame.push(payload.clone());
+        }
+        if left > 0 {
+            frame.push(Buf::zeroes(left));
+        }
+        let Some(handle) = self.drive(drive) else { return Ok(false) };
+        self.write_drive(member, drive, &handle, offset, &frame, true).await
+    }
+
+    /// Reclaims records if that is possible, or waits until one is completed.
+    async fn make_room_in_log(self: &Rc<Self>, log: &Rc<Log>) -> Result<(), BlockError> {
+        if log.settled_below() > log.retired() {
+            self.flush_for_log(log).await?;
+        } else if !self.incomplete.have_records() {
+            // The records of this batch are open as well, but so are older ones, or there would be
+            // room.
+            let _ = log.wait().await;
+        } else if self.retry_writes(|_| true).await.is_err() {
+            // Without a flush there is no room either. After it, members that are back may take the
+            // writes that they did not take a moment before.
+            self.flush_members().await?;
+            if self.retry_writes(|_| true).await.is_err() {
+                self.incomplete.give_up_records();
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes all members, and informs the log.
+    pub async fn flush_for_log(self: &Rc<Self>, log: &Log) -> Result<(), BlockError> {
+        let mark = log.flush_begins();
+        self.flush_members().await?;
+        log.flush_ended(&mark);
+        Ok(())
+    }
+
+    /// Flushes in the background, for all shards at once, so that there is room before it is
+    /// needed.
+    fn retire_soon(self: &Rc<Self>, log: &Rc<Log>) {
+        if log.settled_below() <= log.retired() || self.shared.retiring.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (inner, log) = (self.clone(), log.clone());
+        self.env.spawn(async move {
+            // After a failure the next write that needs room sees why.
+            let _ = inner.flush_for_log(&log).await;
+            inner.shared.retiring.store(false, Ordering::SeqCst);
+        });
+    }
+}

@@ -1,0 +1,472 @@
+//! Builds the log record of a component that is about to be written.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use drive::{BlockError, Buf, BufMut, Env, Segments, join_all};
+use format::log::Entry;
+use format::{CrashSafety, MemberState};
+use smallvec::{SmallVec, smallvec};
+
+use crate::array::Inner;
+use crate::geometry::ranges::{Range, Ranges};
+use crate::geometry::{MemberIndex, Role, UnitIndex, roles};
+use crate::io::overlay::Overlay;
+use crate::io::plan::Strip;
+use crate::io::unit::{RowView, StripView};
+use crate::io::write::StripWrite;
+use crate::log::{Appended, Entries, Log, Open, Record, Share, Witnesses};
+use crate::state::shared::DriveId;
+
+/// How often a write checks whether the end of a rebuild still blocks it.
+const HOLD_LOOK: Duration = Duration::from_micros(100);
+
+/// How often a write checks whether a suspect member has been declared faulty or cleared.
+const DECISION_LOOK: Duration = Duration::from_millis(1);
+
+/// The members whose strips a record says are overwritten in place.
+pub(crate) type Overwritten = SmallVec<[(MemberIndex, DriveId); 4]>;
+
+/// The partial parity of a record.
+pub(crate) type Bases = SmallVec<[Buf; 4]>;
+
+/// The changes of a component.
+pub(crate) struct Change<'a> {
+    pub overlay: &'a Overlay,
+    pub columns: Range,
+    pub writes: &'a [StripWrite],
+    /// If `bases` is set, the parity is not among the writes: see [`Inner::changes_alone`].
+    pub bases: &'a [Buf],
+    pub fua: bool,
+}
+
+/// The result of logging a component.
+pub(crate) enum Logged {
+    /// Nothing was logged: no redundancy is at stake, or the group keeps no log.
+    Nothing,
+    /// The record is durable, so the strips may be overwritten.
+    Durable(Open, Overwritten),
+    /// A member left: plan again.
+    Again,
+}
+
+impl<E: Env> Inner<E> {
+    /// Logs a write to a stripe that was written before.
+    pub async fn log_component(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        view: &RowView<E::Drive>,
+        change: &Change<'_>,
+    ) -> Result<Logged, BlockError> {
+        let &Change { overlay, columns, writes, bases, fua } = change;
+        let Some(log) = &self.log() else { return Ok(Logged::Nothing) };
+        let geometry = &self.shared.geometry;
+        let trusted = self.trusted(view);
+        let holders = trusted & !geometry.data_strips();
+        let filling = view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost);
+        // If a crash costs all parity members, all data strips are present, but checksums may be
+        // stale. So one data member also stores the record, which names the ranges. The remaining
+        // parity may lie on drives that are being filled, which a recovery makes right but does not
+        // read. The record then says that this parity has to be computed again.
+        let mut wants_witness = self.shared.checksums.is_some() || (holders == 0 && filling);
+        let witnesses = trusted & geometry.data_strips();
+        if holders == 0 && (!wants_witness || witnesses == 0) {
+            // Data members may hold older whole records of these strips: no new one is written.
+            if self.shared.crash_safety == CrashSafety::Strict {
+                Box::pin(self.void_records(unit, columns)).await?;
+            }
+            return Ok(Logged::Nothing);
+        }
+        let mut entries = self.entries(overlay, columns, view, writes, trusted);
+        if !bases.is_empty() && !matches!(&entries[..], [entry] if entry.in_parity == 0) {
+            // The member of the strip is not trusted any more.
+            return Ok(Logged::Again);
+        }
+        while log.conflicts(unit, &entries, geometry.data) {
+            // Boxed, like all rare paths here: the future is part of the task of each stripe group.
+            Box::pin(self.flush_row_or_all(log, unit, columns)).await?;
+        }
+        let changed = entries.iter().fold(0, |bits, entry| bits | entry.overwritten);
+        let share = |role: Role, payload: Buf| {
+            let strip = &view.0[role];
+            Share { role, member: strip.member, drive: strip.id, payload }
+        };
+        let several = |entry: &Entry| geometry.data > 1 && is_open_question(entry);
+        let whole = self.shared.crash_safety == CrashSafety::Strict && entries.iter().any(several);
+        // The log may hold an older whole record of these columns, on data members too. If a crash
+        // costs all parity, this one must still be found, or the older one would be rolled forward
+        // over it. At most as many members as parity strips are lost, so an extra holder survives.
+        wants_witness |= log.has_whole(unit);
+        let witness = |role: Role| (role, view.0[role].member, view.0[role].id);
+        let witnesses = match wants_witness && !whole {
+            true => roles(witnesses).map(witness).collect(),
+            false => Witnesses::new(),
+        };
+        let shares = if whole {
+            roles(changed | holders).map(|role| share(role, self.new_content(role, &entries, writes))).collect()
+        } else {
+            let computed: Bases;
+            let payload = if bases.is_empty() {
+                computed = self.base_syndromes(columns, &mut entries, writes, fua);
+                &computed
+            } else {
+                bases
+            };
+            roles(holders).map(|role| share(role, payload[role - geometry.data].clone())).collect()
+        };
+        let questions = match entries.iter().filter(|entry| several(entry)).map(|entry| self.questions_of(entry)).sum()
+        {
+            0 => None,
+            _ if whole => None,
+            count => Some(Box::pin(self.open_questions(log, count)).await?),
+        };
+        let turn = log.turn().await;
+        if self.shared.is_any_suspect_in(self.shared.geometry.set(unit)) {
+            drop(turn);
+            self.until_decided(unit).await;
+            return Ok(Logged::Again);
+        }
+        if self.shared.is_held() {
+            // A rebuild is ending. The plan must include its drive.
+            drop(turn);
+            while self.shared.is_held() {
+                self.env.sleep(HOLD_LOOK).await;
+            }
+            return Ok(Logged::Again);
+        }
+        let overwritten: Overwritten = roles(changed).map(|role| (view.0[role].member, view.0[role].id)).collect();
+        let is_unverified = |entry: &Entry| several(entry) && entry.checksums.is_empty();
+        let unverified = !whole && entries.iter().any(is_unverified);
+        if unverified {
+            self.counters().unsealed.store(true, Ordering::SeqCst);
+        }
+        let in_sync = self.in_sync(view);
+        let record = Record { unit, entries, whole, in_sync, unverified, questions, shares, witnesses };
+        Ok(match self.append(log, record, turn).await? {
+            Appended::Durable(open) => Logged::Durable(open, overwritten),
+            Appended::HolderLeft => Logged::Again,
+        })
+    }
+
+    /// Returns the data strip that alone changes, over all columns of a component, and is
+    /// overwritten in place. The payloads of its record are the entire parity without that strip.
+    /// They are computed first, and become the new parity in the same memory once the record is
+    /// durable.
+    pub fn changes_alone(&self, view: &RowView<E::Drive>, columns: Range, touched: &[Ranges]) -> Option<Role> {
+        let _ = self.log()?;
+        let mut changing = touched.iter().enumerate().filter(|(_, touched)| !touched.is_empty());
+        let (role, touched) = changing.next().filter(|_| self.shared.geometry.data > 1 && changing.next().is_none())?;
+        let is_in_place = good(view) & self.trusted(view) & 1 << role != 0;
+        (is_in_place && touched.gaps(columns).is_empty()).then_some(role)
+    }
+
+    /// Whether the record contains nothing of the parity, because the write covers all data strips
+    /// over all columns. The parity then need not be computed before the record is logged.
+    pub fn record_leaves_out_syndromes(&self, view: &RowView<E::Drive>, fua: bool) -> bool {
+        let in_place = good(view) & self.trusted(view);
+        let data = self.shared.geometry.data_strips();
+        !fua && self.shared.crash_safety != CrashSafety::Strict && in_place & data == data
+    }
+
+    /// Waits until no member of the set is suspect any more: each has been declared faulty, or
+    /// stays. A record cannot be right for both cases. It would take the contents of a suspect
+    /// member for lost, and others may be lost in a crash before the decision, or if the member
+    /// stays.
+    async fn until_decided(&self, unit: UnitIndex) {
+        while self.shared.is_any_suspect_in(self.shared.geometry.set(unit)) {
+            self.env.sleep(DECISION_LOOK).await;
+        }
+    }
+
+    /// Number of ranges that a power cut may make indeterminate through this entry: as many as
+    /// strips that may be lost.
+    fn questions_of(&self, entry: &Entry) -> usize {
+        self.shared.geometry.syndromes.min(entry.overwritten.count_ones() as usize)
+    }
+
+    /// Writes a record that voids older records of a stripe group. They must not be applied to
+    /// columns that are about to be written without a record: chunks that are again written for the
+    /// first time.
+    pub async fn void_records(self: &Rc<Self>, unit: UnitIndex, zone: Range) -> Result<(), BlockError> {
+        let Some(log) = &self.log() else { return Ok(()) };
+        while log.has(unit) {
+            // Parity, and so the record holders, are on other members in each stripe.
+            let rows = self.shared.geometry.row_ranges().map(|row| row.intersect(zone));
+            let void = |columns| self.void_row(log, unit, columns);
+            let voided = join_all(rows.filter(|columns| !columns.is_empty()).map(void)).await;
+            if voided.into_iter().collect::<Result<Vec<bool>, BlockError>>()?.into_iter().all(|durable| durable) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Voids older records of columns of one stripe. Returns false if a member left meanwhile.
+    async fn void_row(self: &Rc<Self>, log: &Rc<Log>, unit: UnitIndex, columns: Range) -> Result<bool, BlockError> {
+        let turn = log.turn().await;
+        if self.shared.is_any_suspect_in(self.shared.geometry.set(unit)) {
+            drop(turn);
+            self.until_decided(unit).await;
+            return Ok(false);
+        }
+        let geometry = &self.shared.geometry;
+        let view = self.view(unit, columns.start, &[]);
+        let entry =
+            Entry { x: columns.start, len: columns.len() as u32, overwritten: 0, in_parity: 0, checksums: Vec::new() };
+        let in_sync = self.in_sync(&view);
+        let trusted = self.trusted(&view);
+        let holders = trusted & !geometry.data_strips();
+        // Data members may hold records, too.
+        let count = match self.shared.crash_safety {
+            CrashSafety::Strict => geometry.data,
+            _ => usize::from(self.shared.checksums.is_some() || holders == 0),
+        };
+        let holders = roles(holders).chain(roles(trusted & geometry.data_strips()).take(count));
+        let share = |role: Role| {
+            let strip = &view.0[role];
+            Share { role, member: strip.member, drive: strip.id, payload: Buf::zeroes(0) }
+        };
+        let shares: SmallVec<[Share; 4]> = holders.map(share).collect();
+        if shares.is_empty() {
+            return Ok(true);
+        }
+        let record = Record {
+            unit,
+            entries: smallvec![entry],
+            whole: false,
+            in_sync,
+            unverified: false,
+            questions: None,
+            shares,
+            witnesses: Witnesses::new(),
+        };
+        // Completed at once: it overwrites nothing, and the records that it voids are reclaimed
+        // before it is.
+        Ok(matches!(self.append(log, record, turn).await?, Appended::Durable(_)))
+    }
+
+    /// Strips whose members are in sync by the superblocks.
+    fn in_sync(&self, view: &RowView<E::Drive>) -> u64 {
+        bits(view, |strip| {
+            let slot = self.shared.slot(strip.member);
+            slot.drive == strip.id && slot.state == MemberState::InSync
+        })
+    }
+
+    /// Strips that a recovery would trust as it finds them.
+    fn trusted(&self, view: &RowView<E::Drive>) -> u64 {
+        let is_trusted =
+            |strip: &StripView<E::Drive>| strip.strip != Strip::Lost && self.is_settled_member(strip.member, strip.id);
+        bits(view, is_trusted)
+    }
+
+    /// Whether the member is in sync and not suspect.
+    fn is_settled_member(&self, member: MemberIndex, drive: DriveId) -> bool {
+        // A member becomes suspect before the flush that precedes the change of its slot. So the
+        // suspect flag is checked last.
+        let slot = self.shared.slot(member);
+        slot.state == MemberState::InSync && slot.drive == drive && !self.shared.is_suspect(member)
+    }
+
+    /// Whether a strip was overwritten that a recovery would now count as lost.
+    pub fn has_lost_any(&self, overwritten: &Overwritten) -> bool {
+        !overwritten.iter().all(|&(member, drive)| self.is_settled_member(member, drive))
+    }
+
+    /// The columns that change, cut where a strip begins or ends to change.
+    fn entries(
+        &self,
+        overlay: &Overlay,
+        columns: Range,
+        view: &RowView<E::Drive>,
+        writes: &[StripWrite],
+        trusted: u64,
+    ) -> Entries {
+        let geometry = &self.shared.geometry;
+        let entry = |range: Range, overwritten, in_parity| Entry {
+            x: range.start,
+            len: range.len() as u32,
+            overwritten,
+            in_parity,
+            checksums: Vec::new(),
+        };
+        if geometry.data == 1 {
+            // Any copy is right, old or new, whichever strip is lost.
+            return smallvec![entry(columns, 1, 0)];
+        }
+        let lost = bits(view, |strip| strip.strip == Strip::Lost) & geometry.data_strips();
+        // Writes to lost strips go into the parity alone.
+        let of_lost = those(lost, |role| overlay.touches(role, columns));
+        let of_data = || writes.iter().filter(|write| write.role < geometry.data);
+        let written = of_data().fold(of_lost, |bits, write| bits | 1 << write.role);
+        // A strip that could not be read is carried in parity: its old content is only in the
+        // parity. There are two exceptions. First, there may be too little parity, because more
+        // strips are on members that a recovery does not trust. Then the strip's own member tells
+        // its content, and it may be back in a moment. Second, a whole record has the strip's new
+        // content. So it needs no parity, which strips that are lost in a crash may need.
+        let good = good(view);
+        let to_solve = ((written & !good) | !trusted) & geometry.data_strips();
+        let syndromes = trusted & !geometry.data_strips();
+        let is_strict = self.shared.crash_safety == CrashSafety::Strict;
+        let may_restate = !is_strict && to_solve.count_ones() <= syndromes.count_ones();
+        let in_place = if may_restate { trusted & good } else { trusted };
+        let mut ranges = of_data().map(StripWrite::range);
+        if let Some(range) = ranges.next()
+            && of_lost == 0
+            && ranges.all(|other| other == range)
+        {
+            return smallvec![entry(range, written & in_place, written & !in_place)];
+        }
+        let mut changed: SmallVec<[Ranges; 8]> = (0..geometry.data).map(|_| Ranges::new()).collect();
+        for write in of_data() {
+            changed[write.role].add(write.range());
+        }
+        for role in roles(of_lost) {
+            for range in overlay.touched(role, columns, geometry).iter() {
+                changed[role].add(range);
+            }
+        }
+        let mut cuts: SmallVec<[u64; 16]> =
+            changed.iter().flat_map(|ranges| ranges.iter().flat_map(|range| [range.start, range.end])).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut entries = Entries::new();
+        for cut in cuts.windows(2) {
+            let range = Range::new(cut[0], cut[1]);
+            let changes = |ranges: &Ranges| ranges.iter().any(|changed| changed.contains(range));
+            let all = those(written, |role| changes(&changed[role]));
+            let (overwritten, in_parity) = (all & in_place, all & !in_place);
+            match entries.last_mut() {
+                Some(last)
+                    if (last.overwritten, last.in_parity) == (overwritten, in_parity)
+                        && last.x + u64::from(last.len) == range.start =>
+                {
+                    last.len += range.len() as u32;
+                }
+                _ if all == 0 => {}
+                _ => entries.push(entry(range, overwritten, in_parity)),
+            }
+        }
+        entries
+    }
+
+    /// New content of a strip, entry after entry. Zeroes where nothing is written to it.
+    fn new_content(&self, role: Role, entries: &[Entry], writes: &[StripWrite]) -> Buf {
+        let mut content = self.env.alloc(entries.iter().map(|entry| entry.len as usize).sum());
+        content.fill(0);
+        let mut at = 0;
+        for entry in entries {
+            let range = Range::new(entry.x, entry.x + u64::from(entry.len));
+            for (start, bytes) in slices(writes, role, range) {
+                let from = at + (start - range.start) as usize;
+                content[from..from + bytes.len()].copy_from_slice(bytes);
+            }
+            at += entry.len as usize;
+        }
+        content.freeze()
+    }
+
+    /// The payloads by parity strip. Also sets the checksums of the entries that need them: no
+    /// checkpoint record follows a durable write to say that its strips are written.
+    fn base_syndromes(&self, columns: Range, entries: &mut [Entry], writes: &[StripWrite], durable: bool) -> Bases {
+        let geometry = &self.shared.geometry;
+        let with_base = |entry: &&Entry| entry.has_base(geometry.data);
+        let len: usize = entries.iter().filter(with_base).map(|entry| entry.len as usize).sum();
+        if len == 0 && (geometry.data == 1 || !durable) {
+            return (0..geometry.syndromes).map(|_| Buf::zeroes(0)).collect();
+        }
+        let syndrome = |role: Role| writes.iter().find(|write| write.role == role);
+        let mut bases: SmallVec<[BufMut; 4]> = (0..geometry.syndromes).map(|_| self.env.alloc(len)).collect();
+        let mut at = 0;
+        for entry in entries {
+            let range = Range::new(entry.x, entry.x + u64::from(entry.len));
+            debug_assert!(columns.contains(range));
+            let overwritten = entry.overwritten;
+            let strips = || roles(overwritten);
+            if entry.has_base(geometry.data) {
+                let into = at..at + entry.len as usize;
+                for (index, base) in bases.iter_mut().enumerate() {
+                    match syndrome(geometry.data + index) {
+                        Some(write) => copy_of(write, range, &mut base[into.clone()]),
+                        // Not written, because it is lost. The value computed here is never read.
+                        None => base[into.clone()].fill(0),
+                    }
+                }
+                for role in strips() {
+                    for (start, bytes) in slices(writes, role, range) {
+                        let from = at + (start - range.start) as usize;
+                        let mut targets: SmallVec<[&mut [u8]; 4]> =
+                            bases.iter_mut().map(|base| &mut base[from..from + bytes.len()]).collect();
+                        self.shared.code.accumulate(role, bytes, &mut targets);
+                    }
+                }
+                at = into.end;
+            }
+            if durable && geometry.data > 1 && is_open_question(entry) {
+                let mut checksums = Vec::new();
+                for start in (range.start..range.end).step_by(geometry.sector as usize) {
+                    let piece = Range::new(start, start + geometry.sector);
+                    for role in strips().chain(geometry.data..geometry.strips()) {
+                        let sum = |sum, (_, bytes): (u64, &[u8])| gf::crc32c_append(sum, bytes);
+                        checksums.push(slices(writes, role, piece).fold(0, sum));
+                    }
+                }
+                entry.checksums = checksums;
+            }
+        }
+        bases.into_iter().map(BufMut::freeze).collect()
+    }
+}
+
+/// The strips of a stripe with this property, one bit each.
+fn bits<D>(view: &RowView<D>, is_such: impl Fn(&StripView<D>) -> bool) -> u64 {
+    view.0.iter().enumerate().fold(0, |bits, (role, strip)| bits | u64::from(is_such(strip)) << role)
+}
+
+/// Those of some strips with this property.
+fn those(strips: u64, is_such: impl Fn(Role) -> bool) -> u64 {
+    roles(strips).fold(0, |bits, role| bits | u64::from(is_such(role)) << role)
+}
+
+/// Strips that can be read.
+fn good<D>(view: &RowView<D>) -> u64 {
+    bits(view, |strip| strip.strip == Strip::Good)
+}
+
+/// If an overwritten strip of this entry is lost, the partial parity alone cannot tell its content.
+fn is_open_question(entry: &Entry) -> bool {
+    let count = entry.overwritten.count_ones();
+    count > 1 || (count == 1 && entry.in_parity != 0)
+}
+
+impl StripWrite {
+    /// The columns of this write.
+    pub fn range(&self) -> Range {
+        Range::new(self.x, self.x + self.data.iter().map(|data| data.len() as u64).sum::<u64>())
+    }
+}
+
+/// The slices that are written to a strip within some columns, in order of address, each with its
+/// column.
+fn slices(writes: &[StripWrite], role: Role, within: Range) -> impl Iterator<Item = (u64, &[u8])> {
+    let writes = writes.iter().filter(move |write| write.role == role);
+    writes.flat_map(move |write| slices_of(&write.data, write.x, within))
+}
+
+fn slices_of(data: &Segments, x: u64, within: Range) -> impl Iterator<Item = (u64, &[u8])> {
+    let mut start = x;
+    data.iter().filter_map(move |segment| {
+        let range = Range::new(start, start + segment.len() as u64);
+        start = range.end;
+        let part = range.intersect(within);
+        (!part.is_empty()).then(|| (part.start, &segment[part.relative(range.start)]))
+    })
+}
+
+fn copy_of(write: &StripWrite, range: Range, into: &mut [u8]) {
+    for (start, bytes) in slices_of(&write.data, write.x, range) {
+        let at = (start - range.start) as usize;
+        into[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}

@@ -1,0 +1,577 @@
+//! The leader, shard 0: only this shard changes the group's state on its members.
+//!
+//! Invariants:
+//! 1. The superblocks say that a member is faulty *before* any shard acts on it. Else a crash could
+//!    bring back a member that missed acknowledged writes.
+//! 2. Before the first write of every assembly, the superblocks say that the group is being written
+//!    to, and without which members. Else a member that was away could come back unnoticed after a
+//!    crash.
+//! 3. A map block is written only after a flush that followed its snapshot. The map blocks, the
+//!    catalogue and the list of lost blocks are written to the slot that does not hold the durable
+//!    version ([`Version`]). So a crash leaves one of the two.
+//! 4. One copy of a superblock is durable before the other one is touched. The older or damaged
+//!    copy is written first, so the newest is always whole.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments, join_all};
+use format::{
+    BLOCK, Catalogue, Features, Layout, MapBlock, MemberEntry, MemberState, Rebuild, Role, Superblock, Uuid,
+    catalogue_slot_bytes, catalogue_slot_offset, encode_slot, map_slot_offset, newest,
+};
+use smallvec::smallvec;
+
+use crate::array::Inner;
+use crate::assembly::probe::superblock_places;
+use crate::drives::fail_slow::SlowDrives;
+use crate::drives::handle::Handle;
+use crate::geometry::{MemberIndex, UnitIndex};
+use crate::jobs::governor::Governor;
+use crate::jobs::job::Job;
+use crate::membership::status::Event;
+use crate::state::cause::{Cause, Failure};
+use crate::state::errors::Failed;
+use crate::state::shared::{DriveId, Slot};
+use crate::state::version::Version;
+use crate::util::semaphore::FairSemaphore;
+
+/// Time until superblocks that could not be written are written again.
+const ANNOUNCE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Most map blocks that are written with FUA. With more of them a flush at the end is cheaper.
+const FUA_BLOCKS_MAX: usize = 4;
+
+/// The leader's part of a group.
+pub(crate) struct Leader {
+    /// The superblock as it was last written. The fields of the single drive stay as they were
+    /// loaded.
+    pub superblock: RefCell<Superblock>,
+    pub layout: Layout,
+    /// Identities of the drives.
+    pub identities: RefCell<BTreeMap<DriveId, Uuid>>,
+    /// Drives that wait to replace a member.
+    pub spares: RefCell<Vec<DriveId>>,
+    /// Spares that were not there when the group was assembled. They stay listed.
+    absent_spares: Vec<Uuid>,
+    pub catalogue: RefCell<Catalogue>,
+    pub jobs: RefCell<Vec<Rc<Job>>>,
+    pub next_job: Cell<u64>,
+    /// Receives the events of the group.
+    pub listener: Box<dyn Fn(Event)>,
+    /// One change of the superblocks at a time.
+    pub state_lock: FairSemaphore,
+    /// One change of the stripe groups' owners at a time.
+    pub owners_lock: FairSemaphore,
+    /// One rebuild at a time.
+    pub rebuild_lock: FairSemaphore,
+    catalogue_version: Cell<Version>,
+    catalogue_lock: FairSemaphore,
+    pub lost_version: Cell<Version>,
+    pub lost_lock: FairSemaphore,
+    /// Set if the group was not stopped cleanly. The recovery is done, but the superblocks do not
+    /// say so yet. These members failed during it.
+    pub failed_in_recovery: Option<Vec<MemberIndex>>,
+    /// The wait for members that were missing at the start is over: spares take their slots.
+    pub missing_waited_for: Cell<bool>,
+    pub map_lock: FairSemaphore,
+    map_versions: RefCell<Vec<Version>>,
+    /// The epoch of the last superblock that each drive took.
+    pub held: RefCell<BTreeMap<DriveId, u64>>,
+    /// Drives that left, by slot. `None` if their content is not known.
+    pub away: RefCell<BTreeMap<u16, Option<Away>>>,
+    /// Drives that were slow lately.
+    pub slow: RefCell<SlowDrives>,
+    /// Stripe groups below this one have been copied to the replacement
+    /// ([`crate::membership::replacement`]).
+    pub copied: Cell<UnitIndex>,
+    /// Limits background work.
+    pub governor: Governor,
+}
+
+impl Leader {
+    pub fn new(
+        superblock: Superblock,
+        identities: BTreeMap<DriveId, Uuid>,
+        spares: Vec<DriveId>,
+        catalogue: (u64, Catalogue),
+        map_sequences: Vec<u64>,
+        (failed_in_recovery, lost_sequence): (Option<Vec<MemberIndex>>, u64),
+        listener: Box<dyn Fn(Event)>,
+    ) -> Self {
+        // A member whose superblock was slightly older when the group was assembled counts as
+        // unknown when it comes back.
+        let held = identities.keys().map(|&drive| (drive, superblock.epoch)).collect();
+        let present: Vec<Uuid> = spares.iter().filter_map(|spare| identities.get(spare).copied()).collect();
+        Leader {
+            layout: superblock.layout,
+            absent_spares: superblock.spares.iter().copied().filter(|spare| !present.contains(spare)).collect(),
+            superblock: RefCell::new(superblock),
+            identities: RefCell::new(identities),
+            spares: RefCell::new(spares),
+            catalogue: RefCell::new(catalogue.1),
+            jobs: RefCell::default(),
+            next_job: Cell::new(1),
+            listener,
+            state_lock: FairSemaphore::default(),
+            owners_lock: FairSemaphore::default(),
+            rebuild_lock: FairSemaphore::default(),
+            catalogue_version: Cell::new(Version::found(catalogue.0)),
+            catalogue_lock: FairSemaphore::default(),
+            lost_version: Cell::new(Version::found(lost_sequence)),
+            lost_lock: FairSemaphore::default(),
+            failed_in_recovery,
+            missing_waited_for: Cell::new(false),
+            map_lock: FairSemaphore::default(),
+            map_versions: RefCell::new(map_sequences.into_iter().map(Version::found).collect()),
+            held: RefCell::new(held),
+            away: RefCell::default(),
+            slow: RefCell::default(),
+            copied: Cell::new(UnitIndex(0)),
+            governor: Governor::default(),
+        }
+    }
+}
+
+/// A drive that left its slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Away {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// The epoch of its superblock.
+    pub epoch: u64,
+}
+
+/// A change of the group's state, as the superblocks will show it.
+#[derive(Clone)]
+pub(crate) struct GroupState {
+    pub slots: Vec<Slot>,
+    pub spares: Vec<DriveId>,
+    pub clean: bool,
+    pub rebuild: Option<Rebuild>,
+    /// Events to report once the superblocks show the change: members that left.
+    pub news: Vec<Event>,
+}
+
+/// Older catalogues that stay on the members next to a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// The previous one in the other slot, and the end of a longer one in this slot.
+    Older,
+    /// None in this slot.
+    Nothing,
+}
+
+impl<E: Env> Inner<E> {
+    pub fn leader(&self) -> &Leader {
+        self.leader.as_ref().expect("requests of the leader are sent to shard 0")
+    }
+
+    /// The state as it is. The caller holds the state lock.
+    pub fn state(&self) -> GroupState {
+        let slots: Vec<Slot> = self.shared.slots().map(|(_, slot)| slot).collect();
+        // A rebuild checkpoint is dropped if its drive did not come back: another drive starts from
+        // the beginning.
+        let rebuild = self.leader().superblock.borrow().rebuild;
+        let rebuild = rebuild.filter(|rebuild| slots[usize::from(rebuild.member)].state == MemberState::Rebuilding);
+        let spares = self.leader().spares.borrow().clone();
+        GroupState { slots, spares, clean: self.shared.is_clean(), rebuild, news: Vec::new() }
+    }
+
+    /// Writes a state to the superblocks of all members and spares, then makes it visible to all
+    /// shards. A drive that does not take its superblock leaves the group. The caller holds the
+    /// state lock.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`] if the array uses features that forbid writing,
+    /// [`BlockError::Lost`] if no member took it.
+    pub async fn commit(self: &Rc<Self>, mut state: GroupState) -> Result<(), BlockError> {
+        if self.leader().superblock.borrow().is_read_only() {
+            return Err(BlockError::ReadOnly { reason: "the array uses features this program does not know" });
+        }
+        let mut left_at_all = false;
+        loop {
+            let superblock = self.superblock_of(&state);
+            self.shared.map.kept().iter().for_each(|kept| kept.expect_epoch(superblock.epoch));
+            let members = state.slots.iter().enumerate().filter_map(|(index, slot)| {
+                let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
+                live.then_some((Role::Member(index as u16), slot.drive))
+            });
+            let spares = state.spares.iter().map(|&drive| (Role::Spare, drive));
+            let targets: Vec<(Role, DriveId)> = members.chain(spares).collect();
+            let write = |&(role, id): &(Role, DriveId)| {
+                let own = Superblock { role, drive: self.identity(id), ..superblock.clone() };
+                let drive = self.drive(id);
+                async move {
+                    match drive {
+                        Some(drive) => write_superblock(&drive, &own).await,
+                        None => Err(Failure::write(0, DriveError::Gone)),
+                    }
+                }
+            };
+            let results = join_all(targets.iter().map(write)).await;
+            self.buggify_delay("superblocks are written, and nobody knows").await;
+            let epoch = superblock.epoch;
+            self.leader().superblock.replace(superblock);
+            if results.iter().any(Result::is_ok) {
+                // Drives that did not take it are about to leave.
+                self.shared.map.kept().iter().for_each(|kept| kept.found_epoch(epoch));
+            }
+            let taken = targets.iter().zip(&results).filter(|(_, result)| result.is_ok());
+            self.leader().held.borrow_mut().extend(taken.map(|((_, drive), _)| (*drive, epoch)));
+            let failed = targets.into_iter().zip(results).filter_map(|(target, result)| Some((target, result.err()?)));
+            let mut left = false;
+            for ((role, id), failure) in failed {
+                left |= self.leave_settled(&mut state, role, id, Cause::of(failure)).await;
+            }
+            left = left || self.seal_without(&mut state).await;
+            left_at_all |= left;
+            if !left {
+                if state
+                    .slots
+                    .iter()
+                    .filter(|slot| slot.state == MemberState::InSync)
+                    .all(|slot| !self.holds(slot.drive, epoch))
+                {
+                    // All of them may be back in a moment. They do not know this state then, or
+                    // only some of them do.
+                    self.shared.clear_suspects();
+                    self.announce_again();
+                    let survives = self.shared.geometry.syndromes;
+                    return Err(BlockError::Lost { lost: self.shared.geometry.strips(), survives });
+                }
+                // Repairs that were due while no superblocks could be written have not been
+                // started.
+                let repair = left_at_all || self.shared.has_superblock_mismatch();
+                self.publish(state);
+                if repair {
+                    self.start_repair();
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a drive has the superblock of an epoch.
+    pub fn holds(&self, drive: DriveId, epoch: u64) -> bool {
+        self.leader().held.borrow().get(&drive) == Some(&epoch)
+    }
+
+    fn publish(&self, state: GroupState) {
+        self.shared.set_replacement(self.replacement_in(&state));
+        for (index, slot) in state.slots.iter().enumerate() {
+            let member = MemberIndex(index as u16);
+            let before = self.shared.slot(member);
+            self.shared.set_slot(member, *slot);
+            self.note_absence(member, before, slot.state);
+        }
+        *self.leader().spares.borrow_mut() = state.spares;
+        self.shared.clear_suspects();
+        self.shared.set_clean(state.clean);
+        self.shared.set_superblock_mismatch(false);
+        if !state.clean {
+            self.shared.set_announced(true);
+        }
+        state.news.into_iter().for_each(|news| (self.leader().listener)(news));
+    }
+
+    /// Begins or ends tracking the dirty regions of a member, now that all shards see its new
+    /// state.
+    fn note_absence(&self, member: MemberIndex, before: Slot, now: MemberState) {
+        let missed = &self.shared.missed;
+        let was_whole = before.state == MemberState::InSync || missed.count(before.drive).is_some();
+        match now {
+            MemberState::Faulty if before.state == MemberState::Faulty => {}
+            MemberState::Faulty if was_whole => {
+                let held = self.leader().held.borrow().get(&before.drive).copied();
+                let away = held.map(|epoch| Away { uuid: self.identity(before.drive), epoch });
+                missed.leave(member);
+                self.leader().away.borrow_mut().insert(member.0, away);
+            }
+            MemberState::Faulty | MemberState::InSync => missed.forget(member),
+            // The dirty regions of a drive that takes the slot are used or dropped by its rebuild.
+            MemberState::Rebuilding | MemberState::Missing => {}
+        }
+    }
+
+    /// Whether the drive is the one that left the member's slot, untouched since, and its dirty
+    /// regions are known.
+    pub async fn is_back(&self, member: MemberIndex, drive: DriveId) -> bool {
+        let away = self.leader().away.borrow().get(&member.0).copied().flatten();
+        let (true, Some(away), Some(drive)) = (self.shared.missed.is_known(member), away, self.drive(drive)) else {
+            return false;
+        };
+        // A machine that runs the drive elsewhere, and writes, writes a higher epoch first.
+        let own = read_superblock(&drive).await;
+        own.is_some_and(|own| {
+            own.array == self.shared.array
+                && own.drive == away.uuid
+                && own.role == Role::Member(member.0)
+                && own.epoch == away.epoch
+        })
+    }
+
+    fn superblock_of(&self, state: &GroupState) -> Superblock {
+        let mut superblock = self.leader().superblock.borrow().clone();
+        superblock.epoch += 1;
+        superblock.clean = state.clean;
+        superblock.rebuild = state.rebuild;
+        for (entry, slot) in superblock.members.iter_mut().zip(&state.slots) {
+            entry.state = slot.state;
+            if let Some(uuid) = self.leader().identities.borrow().get(&slot.drive)
+                && slot.state != MemberState::Missing
+            {
+                entry.uuid = *uuid;
+            }
+        }
+        superblock.spares = state.spares.iter().map(|&drive| self.identity(drive)).collect();
+        // A failed drive may be used again, in another slot or as a spare. Its old slot forgets it
+        // then.
+        let is_live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
+        let live = superblock.members.iter().filter(|entry| is_live(entry.state)).map(|entry| entry.uuid);
+        let mut in_use: Vec<Uuid> = live.chain(superblock.spares.iter().copied()).collect();
+        let absent = self.leader().absent_spares.iter().filter(|spare| !in_use.contains(spare));
+        let room = format::SPARES_MAX.saturating_sub(superblock.spares.len());
+        superblock.spares.extend(absent.copied().take(room).collect::<Vec<_>>());
+        in_use.extend_from_slice(&superblock.spares);
+        for entry in &mut superblock.members {
+            // The slot may have forgotten it already, with superblocks whose commit failed.
+            let is_forgotten = entry.uuid.is_nil();
+            if !is_live(entry.state) && (is_forgotten || in_use.contains(&entry.uuid)) {
+                *entry = MemberEntry { uuid: Uuid::NIL, state: MemberState::Missing };
+            }
+        }
+        superblock
+    }
+
+    fn identity(&self, drive: DriveId) -> Uuid {
+        *self.leader().identities.borrow().get(&drive).expect("every installed drive has an identity")
+    }
+
+    /// Makes the superblocks say that the group is being written to.
+    pub async fn mark_dirty(self: &Rc<Self>) -> Result<(), BlockError> {
+        let _turn = self.leader().state_lock.enter().await;
+        if self.shared.is_announced() {
+            return Ok(());
+        }
+        self.commit(GroupState { clean: false, ..self.state() }).await
+    }
+
+    /// Handles a superblock mismatch: a commit failed, but some drives may have taken its
+    /// superblocks. Newer ones say what is true before anything else is acknowledged, and in any
+    /// case as soon as that works.
+    fn announce_again(self: &Rc<Self>) {
+        self.shared.set_announced(false);
+        if self.shared.set_superblock_mismatch(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.env.spawn(async move {
+            while inner.shared.has_superblock_mismatch() {
+                inner.env.sleep(ANNOUNCE_AGAIN).await;
+                let _turn = inner.leader().state_lock.enter().await;
+                if inner.shared.is_stopped() {
+                    return;
+                }
+                if inner.shared.has_superblock_mismatch() {
+                    // After a failure the loop tries again.
+                    let _ = inner.commit(GroupState { clean: false, ..inner.state() }).await;
+                }
+            }
+        });
+    }
+
+    /// Makes the allocation map durable, and all data it stands for: every write that completed
+    /// before.
+    pub async fn persist_map(self: &Rc<Self>) -> Result<(), BlockError> {
+        let leader = self.leader();
+        let _turn = leader.map_lock.enter().await;
+        let snapshots = self.shared.map.snapshot();
+        let result = self.write_snapshots(&snapshots).await;
+        for snapshot in &snapshots {
+            match result {
+                Ok(()) => self.shared.map.persisted(snapshot.block),
+                Err(_) => self.shared.map.retry(snapshot.block),
+            }
+        }
+        result
+    }
+
+    async fn write_snapshots(self: &Rc<Self>, snapshots: &[crate::state::map::Snapshot]) -> Result<(), BlockError> {
+        self.flush_members().await?;
+        self.buggify_delay("members are flushed, and the map is not written").await;
+        if snapshots.is_empty() {
+            return Ok(());
+        }
+        let fua = snapshots.len() <= FUA_BLOCKS_MAX;
+        for snapshot in snapshots {
+            let sequence = self.leader().map_versions.borrow_mut()[snapshot.block as usize].begin();
+            let block = MapBlock { index: snapshot.block, sequence, bits: *snapshot.bits };
+            let bytes = BufMut::copy_of(&block.encode(&self.shared.array)).freeze();
+            let offset = map_slot_offset(&self.leader().layout, snapshot.block, sequence % 2);
+            self.write_everywhere(offset, bytes, fua).await?;
+        }
+        if !fua {
+            self.flush_members().await?;
+        }
+        let mut versions = self.leader().map_versions.borrow_mut();
+        snapshots.iter().for_each(|snapshot| versions[snapshot.block as usize].end());
+        Ok(())
+    }
+
+    /// Writes the same bytes to every member and replacement. Those that cannot take them leave the
+    /// group.
+    pub async fn write_everywhere(self: &Rc<Self>, offset: u64, bytes: Buf, fua: bool) -> Result<(), BlockError> {
+        let live = self.shared.slots().flat_map(|pair| self.drives_of(pair));
+        let write = |(member, id, drive): (MemberIndex, DriveId, Handle<E::Drive>)| {
+            let bytes = bytes.clone();
+            async move {
+                match write_retried(&drive, offset, bytes, fua).await {
+                    Ok(()) => Ok(()),
+                    Err(error) => {
+                        self.count_error(member, id, Failed::Write);
+                        self.fail_or_refuse(member, id, Failure::write(offset, error)).await
+                    }
+                }
+            }
+        };
+        join_all(live.map(write)).await.into_iter().collect()
+    }
+
+    /// Marks all blocks of the map that were ever written as dirty, for a member without copies of
+    /// them.
+    pub fn rewrite_map(&self) {
+        for (block, version) in self.leader().map_versions.borrow().iter().enumerate() {
+            if version.is_any() {
+                self.shared.map.mark_dirty(block as u64);
+            }
+        }
+    }
+
+    /// Writes a new catalogue to every member, durably, and makes it the current one. `None` writes
+    /// the current one again. `leaves` says which older bytes stay in the slot behind it.
+    ///
+    /// # Errors
+    /// [`BlockError::NoSpace`] if it does not fit its region; then nothing has changed.
+    pub async fn save_catalogue(
+        self: &Rc<Self>,
+        catalogue: Option<Catalogue>,
+        leaves: Leaves,
+    ) -> Result<(), BlockError> {
+        let leader = self.leader();
+        let _turn = leader.catalogue_lock.enter().await;
+        let catalogue = catalogue.unwrap_or_else(|| leader.catalogue.borrow().clone());
+        let mut version = leader.catalogue_version.get();
+        let sequence = version.begin();
+        let slot_bytes = catalogue_slot_bytes(&leader.layout);
+        let bytes = encode_slot(&catalogue, &self.shared.array, sequence, slot_bytes);
+        let mut bytes = bytes.map_err(|_| BlockError::NoSpace)?;
+        if leaves == Leaves::Nothing {
+            bytes.resize(slot_bytes as usize, 0);
+        }
+        let bytes = BufMut::copy_of(&bytes).freeze();
+        if catalogue.version() > 1 {
+            self.announce_catalogue_2().await?;
+        }
+        leader.catalogue_version.set(version);
+        self.write_everywhere(catalogue_slot_offset(&leader.layout, sequence % 2), bytes, false).await?;
+        self.flush_members().await?;
+        version.end();
+        leader.catalogue_version.set(version);
+        leader.catalogue.replace(catalogue);
+        Ok(())
+    }
+}
+
+impl<E: Env> Inner<E> {
+    /// Makes the superblocks say that the catalogue is not for readers of version 1, before such a
+    /// catalogue exists.
+    async fn announce_catalogue_2(self: &Rc<Self>) -> Result<(), BlockError> {
+        let leader = self.leader();
+        let _turn = leader.state_lock.enter().await;
+        let before = leader.superblock.borrow().features.incompatible;
+        if before & Features::CATALOGUE_2 != 0 {
+            return Ok(());
+        }
+        leader.superblock.borrow_mut().features.incompatible = before | Features::CATALOGUE_2;
+        let result = self.commit(self.state()).await;
+        if result.is_err() {
+            leader.superblock.borrow_mut().features.incompatible = before;
+        }
+        result
+    }
+}
+
+/// Writes a superblock at the tail and the head of a drive, durably, one after the other. The older
+/// or damaged copy is first, since a crash may tear the copy that is being written.
+pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superblock) -> Result<(), Failure> {
+    let bytes = BufMut::copy_of(&superblock.encode()).freeze();
+    debug_assert_eq!(bytes.len(), BLOCK);
+    let [head, tail] = superblock_places(drive).map_err(|error| Failure::write(0, error))?;
+    let read = |offset| read_retried(drive, offset, || BufMut::zeroed(BLOCK));
+    let mut copies = [Vec::new(), Vec::new()];
+    for (copy, offset) in copies.iter_mut().zip([head, tail]) {
+        match read(offset).await {
+            Ok(read) => copy.extend_from_slice(&read),
+            Err(DriveError::Gone) => return Err(Failure::read(offset, DriveError::Gone)),
+            // A damaged copy is written first, which restores it.
+            Err(_) => {}
+        }
+    }
+    let head_first = newest(&copies[0], &copies[1]).is_ok_and(|copies| copies.head_stale);
+    for offset in if head_first { [head, tail] } else { [tail, head] } {
+        let written = write_retried(drive, offset, bytes.clone(), true).await;
+        written.map_err(|error| Failure::write(offset, error))?;
+    }
+    Ok(())
+}
+
+/// A drive's superblock: the newer of its copies.
+async fn read_superblock<D: Drive>(drive: &D) -> Option<Superblock> {
+    let mut copies = [Vec::new(), Vec::new()];
+    for (copy, offset) in copies.iter_mut().zip(superblock_places(drive).ok()?) {
+        if let Ok(read) = read_retried(drive, offset, || BufMut::zeroed(BLOCK)).await {
+            copy.extend_from_slice(&read);
+        }
+    }
+    newest(&copies[0], &copies[1]).ok().map(|copies| copies.superblock)
+}
+
+/// Flushes a drive. Tries again once after an error.
+pub(crate) async fn flush_retried<D: Drive>(drive: &D) -> Result<(), DriveError> {
+    twice(async || drive.flush().await).await
+}
+
+/// Tries a flush again after an error, unless the drive is gone.
+pub(crate) async fn twice(flush: impl AsyncFn() -> Result<(), DriveError>) -> Result<(), DriveError> {
+    match flush().await {
+        Ok(()) => Ok(()),
+        Err(DriveError::Gone) => Err(DriveError::Gone),
+        Err(_) => flush().await,
+    }
+}
+
+/// Reads from a drive into memory that `alloc` gives. Tries again once after an error: an error of
+/// the path to the drive is no reason to go on with less data than there is.
+pub(crate) async fn read_retried<D: Drive>(
+    drive: &D,
+    offset: u64,
+    alloc: impl Fn() -> BufMut,
+) -> Result<BufMut, DriveError> {
+    match drive.read(offset, alloc()).await {
+        Ok(bytes) => Ok(bytes),
+        Err(DriveError::Gone) => Err(DriveError::Gone),
+        Err(_) => drive.read(offset, alloc()).await,
+    }
+}
+
+pub(crate) async fn write_retried<D: Drive>(drive: &D, offset: u64, bytes: Buf, fua: bool) -> Result<(), DriveError> {
+    let data: Segments = smallvec![bytes];
+    match drive.write(offset, data.clone(), fua).await {
+        Ok(()) => Ok(()),
+        Err(DriveError::Gone) => Err(DriveError::Gone),
+        Err(_) => drive.write(offset, data, fua).await,
+    }
+}

@@ -1,0 +1,349 @@
+//! The allocation map in memory: one bit per allocation chunk, shared by all shards.
+//!
+//! Invariants:
+//! 1. A chunk's bit is changed only by the shard that owns the chunk's stripe group, under the lock
+//!    of that stripe group. Any shard may read it.
+//! 2. A bit is set only after all strips of the chunk are on their drives. Until then the chunk
+//!    reads as zeroes.
+//! 3. A block of bits that differs from its copy on the members is dirty. Only the leader writes
+//!    blocks, and only after a flush that followed the snapshot. So no bit is durable before the
+//!    data it stands for.
+//! 4. A bit that was cleared but is still set on the members must not be set again before the
+//!    clearing is durable. Otherwise a crash in the middle of the second first write would show a
+//!    half-written chunk. `cleared` remembers such bits.
+//! 5. From the change of a bit until the change is durable, its block is dirty or being saved. A
+//!    task that promises durability waits for the leader, also if another request has taken the
+//!    block already.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use format::{MAP_PAYLOAD_BYTES, Uuid};
+
+use crate::state::kept::KeptGroup;
+use crate::util::marks::BlockSet;
+
+const WORDS_PER_BLOCK: usize = MAP_PAYLOAD_BYTES / 8;
+const ZONES_PER_BLOCK: u64 = (MAP_PAYLOAD_BYTES * 8) as u64;
+const _: () = assert!(MAP_PAYLOAD_BYTES.is_multiple_of(8), "a block is whole words");
+
+/// The allocation map.
+#[derive(Debug)]
+pub struct AllocationMap {
+    words: Box<[AtomicU64]>,
+    dirty: BlockSet,
+    /// Blocks taken by a snapshot that is not durable yet. Only the leader changes this set.
+    saving: BlockSet,
+    cleared: BlockSet,
+    /// Like `saving`, for clearings.
+    saving_cleared: BlockSet,
+    zone_count: u64,
+    /// Memory that outlives the process. Every change is made there too.
+    kept: Option<KeptGroup>,
+    allocated: AtomicU64,
+    clear_count: AtomicU64,
+    /// Bits that were set since the last snapshot.
+    newly_set: AtomicU64,
+}
+
+/// The bits of a block at the time it was taken for writing.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Number of the block.
+    pub block: u64,
+    /// Its bits.
+    pub bits: Box<[u8; MAP_PAYLOAD_BYTES]>,
+}
+
+impl AllocationMap {
+    /// A map of `zone_count` allocation chunks, none of them allocated.
+    pub fn new(zone_count: u64) -> Self {
+        let blocks = zone_count.div_ceil(ZONES_PER_BLOCK);
+        AllocationMap {
+            words: (0..blocks as usize * WORDS_PER_BLOCK).map(|_| AtomicU64::new(0)).collect(),
+            dirty: BlockSet::new(blocks as usize),
+            saving: BlockSet::new(blocks as usize),
+            cleared: BlockSet::new(blocks as usize),
+            saving_cleared: BlockSet::new(blocks as usize),
+            zone_count,
+            kept: None,
+            allocated: AtomicU64::new(0),
+            clear_count: AtomicU64::new(0),
+            newly_set: AtomicU64::new(0),
+        }
+    }
+
+    /// Number of blocks of the map.
+    pub fn block_count(&self) -> u64 {
+        (self.words.len() / WORDS_PER_BLOCK) as u64
+    }
+
+    /// Takes over a block as read from a member. Bits past the last allocation chunk are ignored.
+    pub fn load(&self, block: u64, bits: &[u8; MAP_PAYLOAD_BYTES]) {
+        let first = block as usize * WORDS_PER_BLOCK;
+        let mut added = 0;
+        for (index, bytes) in bits.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes"));
+            let zone = (first + index) as u64 * 64;
+            let valid = match self.zone_count.saturating_sub(zone) {
+                0 => 0,
+                left if left < 64 => word & ((1 << left) - 1),
+                _ => word,
+            };
+            self.words[first + index].store(valid, Ordering::Release);
+            added += u64::from(valid.count_ones());
+        }
+        self.allocated.fetch_add(added, Ordering::Relaxed);
+    }
+
+    /// Mirrors every change in the warm-restart memory from now on. The superblocks have `epoch`.
+    pub(crate) fn keep(&mut self, kept: KeptGroup, array: &Uuid, epoch: u64) {
+        kept.begin(array, epoch, &self.words);
+        self.kept = Some(kept);
+    }
+
+    /// Like [`AllocationMap::keep`], but after a crash, with memory that holds the map as it was
+    /// then. Takes over its content. Returns the allocation chunks that are set there and were not
+    /// set here.
+    pub(crate) fn keep_on(&mut self, kept: KeptGroup) -> Vec<u64> {
+        let mut new = Vec::new();
+        for (index, (word, kept)) in self.words.iter().zip(kept.bits()).enumerate() {
+            let (before, now) = (word.load(Ordering::Acquire), kept.load(Ordering::SeqCst));
+            for bit in (0..64).filter(|bit| (before ^ now) >> bit & 1 == 1) {
+                let zone = index as u64 * 64 + bit;
+                if zone >= self.zone_count {
+                    break;
+                }
+                match now >> bit & 1 {
+                    1 => {
+                        self.set(zone);
+                        new.push(zone);
+                    }
+                    _ => self.clear(zone),
+                }
+            }
+        }
+        self.kept = Some(kept);
+        new
+    }
+
+    /// The copy in the warm-restart memory, if there is one.
+    pub(crate) fn kept(&self) -> Option<&KeptGroup> {
+        self.kept.as_ref()
+    }
+
+    /// Approximate number of allocation chunks that were set since the last snapshot.
+    pub fn newly_set(&self) -> u64 {
+        self.newly_set.load(Ordering::Relaxed)
+    }
+
+    /// Whether the allocation chunk was written.
+    #[inline]
+    pub fn get(&self, zone: u64) -> bool {
+        self.words[(zone / 64) as usize].load(Ordering::Acquire) & (1 << (zone % 64)) != 0
+    }
+
+    /// Notes that the strips of an allocation chunk are on their drives.
+    pub fn set(&self, zone: u64) {
+        assert!(zone < self.zone_count, "zone {zone} of {}", self.zone_count);
+        let bit = 1 << (zone % 64);
+        if self.words[(zone / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            self.kept.iter().for_each(|kept| kept.set(zone));
+            self.newly_set.fetch_add(1, Ordering::Relaxed);
+            self.allocated.fetch_add(1, Ordering::Relaxed);
+            self.dirty.insert(zone / ZONES_PER_BLOCK);
+        }
+    }
+
+    /// Frees an allocation chunk: it reads as zeroes from now on.
+    pub fn clear(&self, zone: u64) {
+        assert!(zone < self.zone_count, "zone {zone} of {}", self.zone_count);
+        let bit = 1 << (zone % 64);
+        if self.words[(zone / 64) as usize].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            self.kept.iter().for_each(|kept| kept.clear(zone));
+            self.clear_count.fetch_add(1, Ordering::AcqRel);
+            self.allocated.fetch_sub(1, Ordering::Relaxed);
+            // After the bit: a snapshot that takes this mark also sees the bit. Before the dirty
+            // mark: so a snapshot still follows.
+            self.cleared.insert(zone / ZONES_PER_BLOCK);
+            self.dirty.insert(zone / ZONES_PER_BLOCK);
+        }
+    }
+
+    /// Whether a clearing in this chunk's block is not durable yet (invariant 4).
+    pub fn clear_is_pending(&self, zone: u64) -> bool {
+        // In the order in which a snapshot moves the marks.
+        self.cleared.contains(zone / ZONES_PER_BLOCK) || self.saving_cleared.contains(zone / ZONES_PER_BLOCK)
+    }
+
+    /// Number of clearings. If it changed during a read, the drive may have been discarding the
+    /// range while it was read.
+    #[inline]
+    pub fn clear_count(&self) -> u64 {
+        self.clear_count.load(Ordering::Acquire)
+    }
+
+    /// Number of allocated chunks.
+    pub fn allocated(&self) -> u64 {
+        self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// Whether any block may differ from its copies on the members.
+    pub fn is_dirty(&self) -> bool {
+        BlockSet::any_of(&self.dirty, &self.saving)
+    }
+
+    /// Whether the block with this chunk's bit may differ from its copies on the members.
+    pub fn zone_is_dirty(&self, zone: u64) -> bool {
+        self.dirty.contains(zone / ZONES_PER_BLOCK) || self.saving.contains(zone / ZONES_PER_BLOCK)
+    }
+
+    /// Takes every dirty block, to be saved. For each block, [`AllocationMap::persisted`] or
+    /// [`AllocationMap::retry`] has to follow before the next snapshot.
+    pub fn snapshot(&self) -> Vec<Snapshot> {
+        self.newly_set.store(0, Ordering::Relaxed);
+        let blocks = self.dirty.move_to(&self.saving);
+        for &block in &blocks {
+            if self.cleared.contains(block) {
+                self.saving_cleared.insert(block);
+                self.cleared.remove(block);
+            }
+        }
+        let copy = |block: u64| {
+            let mut bits = Box::new([0; MAP_PAYLOAD_BYTES]);
+            let first = block as usize * WORDS_PER_BLOCK;
+            for (index, bytes) in bits.chunks_exact_mut(8).enumerate() {
+                bytes.copy_from_slice(&self.words[first + index].load(Ordering::Acquire).to_le_bytes());
+            }
+            Snapshot { block, bits }
+        };
+        blocks.into_iter().map(copy).collect()
+    }
+
+    /// The snapshot of the block and its clearings are durable. Later changes have marked the block
+    /// again.
+    pub fn persisted(&self, block: u64) {
+        self.saving_cleared.remove(block);
+        self.saving.remove(block);
+    }
+
+    /// Marks a block to be written again, because a member without a copy is about to join.
+    pub fn mark_dirty(&self, block: u64) {
+        self.dirty.insert(block);
+    }
+
+    /// The snapshot could not be written to all members. The block stays dirty, and its clearings
+    /// stay pending.
+    pub fn retry(&self, block: u64) {
+        if self.saving_cleared.contains(block) {
+            self.cleared.insert(block);
+            self.saving_cleared.remove(block);
+        }
+        self.dirty.insert(block);
+        self.saving.remove(block);
+    }
+
+    /// The first allocated chunk from `zone` on.
+    pub fn next_allocated(&self, zone: u64) -> Option<u64> {
+        self.next_allocated_in(zone..u64::MAX)
+    }
+
+    /// The first allocated chunk of a range, or possibly a later one within the same word.
+    pub fn next_allocated_in(&self, zones: Range<u64>) -> Option<u64> {
+        let zone = zones.start;
+        let mut index = (zone / 64) as usize;
+        let mut mask = u64::MAX << (zone % 64);
+        while let Some(word) = self.words.get(index) {
+            let bits = word.load(Ordering::Acquire) & mask;
+            if bits != 0 {
+                return Some(index as u64 * 64 + u64::from(bits.trailing_zeros()));
+            }
+            index += 1;
+            mask = u64::MAX;
+            if index as u64 >= zones.end.div_ceil(64) {
+                break;
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clearing_stays_pending_until_a_later_snapshot_is_durable() {
+        let map = AllocationMap::new(100_000);
+        map.set(5);
+        for snapshot in map.snapshot() {
+            map.persisted(snapshot.block);
+        }
+        map.clear(5);
+        assert!(map.clear_is_pending(5));
+        let taken = map.snapshot();
+        map.clear(5);
+        assert!(map.clear_is_pending(6), "the snapshot is not durable yet");
+        assert_eq!(taken.len(), 1);
+        map.retry(taken[0].block);
+        assert!(map.clear_is_pending(5) && map.is_dirty(), "it could not be saved");
+        for snapshot in map.snapshot() {
+            map.persisted(snapshot.block);
+        }
+        assert!(!map.clear_is_pending(5) && !map.is_dirty());
+    }
+
+    #[test]
+    fn a_block_is_dirty_until_its_snapshot_is_durable() {
+        let map = AllocationMap::new(100);
+        map.set(1);
+        let taken = map.snapshot();
+        assert!(map.is_dirty() && map.zone_is_dirty(1), "a flush that comes now has to wait");
+        map.persisted(taken[0].block);
+        assert!(!map.is_dirty() && !map.zone_is_dirty(1));
+    }
+
+    #[test]
+    fn a_clearing_after_the_snapshot_is_not_covered_by_it() {
+        let map = AllocationMap::new(1000);
+        map.set(1);
+        map.set(2);
+        map.clear(1);
+        let taken = map.snapshot();
+        map.clear(2);
+        map.persisted(taken[0].block);
+        assert!(map.clear_is_pending(2) && map.is_dirty());
+    }
+
+    #[test]
+    fn bits_past_the_last_zone_are_ignored() {
+        let map = AllocationMap::new(70);
+        map.load(0, &[0xFF; MAP_PAYLOAD_BYTES]);
+        assert_eq!(map.allocated(), 70);
+        assert_eq!(map.next_allocated(69), Some(69));
+        assert_eq!(map.next_allocated(70), None);
+    }
+
+    #[test]
+    fn a_snapshot_loads_as_the_same_map() {
+        let zones = ZONES_PER_BLOCK * 2 + 77;
+        let map = AllocationMap::new(zones);
+        let set = [0, 1, 63, 64, ZONES_PER_BLOCK - 1, ZONES_PER_BLOCK, zones - 1];
+        for zone in set {
+            map.set(zone);
+        }
+        let copy = AllocationMap::new(zones);
+        for snapshot in map.snapshot() {
+            copy.load(snapshot.block, &snapshot.bits);
+            map.persisted(snapshot.block);
+        }
+        let mut found = Vec::new();
+        let mut next = copy.next_allocated(0);
+        while let Some(zone) = next {
+            found.push(zone);
+            next = copy.next_allocated(zone + 1);
+        }
+        assert_eq!(found, set);
+        assert!(!map.is_dirty() && !copy.is_dirty());
+    }
+}

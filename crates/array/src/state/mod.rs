@@ -1,0 +1,12 @@
+//! The state of a group, which its shards share, and the vocabulary of it.
+
+pub(crate) mod cause;
+pub(crate) mod errors;
+pub(crate) mod kept;
+pub(crate) mod lost;
+pub(crate) mod map;
+pub(crate) mod message;
+pub(crate) mod missed;
+pub(crate) mod settings;
+pub(crate) mod shared;
+pub(crate) mod version;

@@ -1,0 +1,5 @@
+//! Containers and a semaphore that several parts of the engine use.
+
+pub(crate) mod marks;
+pub(crate) mod semaphore;
+pub(crate) mod unit_map;
