@@ -21,9 +21,10 @@ use crate::io::zero::STEPS_AT_ONCE;
 use crate::jobs::rebuild::AHEAD_MIN;
 use crate::log::Log;
 use crate::membership::leader::Leader;
-use crate::membership::ownership::Owners;
 use crate::state::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, RebuiltAhead, Request};
-use crate::state::shared::{Counters, DriveId, Shared};
+use crate::state::owners::Owners;
+use crate::state::shared::{Counters, Shared};
+use crate::state::slot::DriveId;
 use crate::util::semaphore::FairSemaphore;
 use crate::util::unit_map::UnitMap;
 

@@ -18,15 +18,16 @@ use crate::assembly::assemble::{AssembleError, Assembly, Refusal, check_enough};
 use crate::assembly::probe::superblock_on;
 use crate::drives::bounded::Bounded;
 use crate::geometry::{Geometry, MemberIndex};
-use crate::jobs::scrub::ScrubMode;
 use crate::membership::leader::{GroupState, Leader, read_retried};
-use crate::membership::status::Event;
 use crate::recovery::recompute_sums::RecomputedSums;
 use crate::recovery::replay::{Replay, Replayed, members};
+use crate::state::event::Event;
+use crate::state::findings::ScrubMode;
 use crate::state::kept::{KeptGroup, zone_count};
 use crate::state::lost::{LostRanges, load_lost};
 use crate::state::message::Peers;
-use crate::state::shared::{DriveId, Shared, Slot};
+use crate::state::shared::Shared;
+use crate::state::slot::{DriveId, Slot};
 use crate::util::semaphore::FairSemaphore;
 
 /// Map blocks read by one operation: bounds the memory that reading the map takes.

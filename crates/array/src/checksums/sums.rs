@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 use format::BLOCK;
 use format::sums::{SUMS_PER_BLOCK, sum_block_count};
 
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 use crate::util::marks::BlockSet;
 
 /// Ways of a set: blocks that map to the same set and can be in memory at the same time.

@@ -23,12 +23,13 @@ use crate::array::Inner;
 use crate::checksums::sums::{Claim, Save, Saving, SumKey, SumTable};
 use crate::geometry::ranges::Range;
 use crate::geometry::{Geometry, MemberIndex, UnitIndex};
-use crate::jobs::scrub::{Fault, Finding, ScrubMode, ScrubReport};
 use crate::membership::leader::{read_retried, write_retried};
 use crate::state::cause::Failure;
 use crate::state::errors::Failed;
+use crate::state::findings::{Fault, Finding, ScrubMode, ScrubReport};
 use crate::state::map::AllocationMap;
-use crate::state::shared::{DriveId, Shared};
+use crate::state::shared::Shared;
+use crate::state::slot::DriveId;
 
 /// How long a task waits before it checks whether another one has loaded or saved the block of
 /// checksums that it needs. Doubles after each check, from `LOOK` up to `LOOK_MAX`.

@@ -20,10 +20,11 @@ use format::MemberState;
 
 use crate::array::Inner;
 use crate::geometry::MemberIndex;
-use crate::membership::status::Event;
 use crate::state::cause::Cause;
 use crate::state::errors::Failed;
-use crate::state::shared::{DriveId, Shared, Slot};
+use crate::state::event::Event;
+use crate::state::shared::Shared;
+use crate::state::slot::{DriveId, Slot};
 
 /// Slow seconds before a member is reported: a drive's garbage collection is not worth an event.
 const SECONDS_REPORTED: u32 = 5;

@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use crate::drives::latency::class_of;
 use crate::drives::outstanding::{Outstanding, Turn};
 use crate::drives::watch::{Flight, Kind, Notice, Watch};
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 
 /// A drive of the group. An operation that has no answer within the group's time limit ends as
 /// [`DriveError::Gone`]. [`crate::drives::watch`] says which operations do. The drive keeps its

@@ -10,7 +10,8 @@ use std::sync::{Arc, OnceLock};
 use drive::Nanos;
 
 use crate::geometry::MemberIndex;
-use crate::state::shared::{DriveId, Shared};
+use crate::state::shared::Shared;
+use crate::state::slot::DriveId;
 
 /// The shortest time that is distinguished: 2^10 ns.
 const OCTAVE_MIN: u32 = 10;

@@ -17,7 +17,7 @@ use format::MemberState;
 use crate::drives::latency::CLASSES;
 use crate::drives::watch::{Kind, Watch};
 use crate::geometry::MemberIndex;
-use crate::state::shared::{DriveId, Slot};
+use crate::state::slot::{DriveId, Slot};
 
 /// The lowest bound. A read that is late below this is delayed by this shard rather than by a
 /// drive.

@@ -39,7 +39,8 @@ use crate::drives::latency::ShardLatencies;
 use crate::drives::outstanding::{self, Outstanding};
 use crate::drives::slow_detector::{SlowDetector, SlowDetectors};
 use crate::state::message::Request;
-use crate::state::shared::{DriveId, Shared};
+use crate::state::shared::Shared;
+use crate::state::slot::DriveId;
 
 /// How often the table is checked. At 4000 checks per second a shard spends less than 1 % of its
 /// time on them.

@@ -14,7 +14,7 @@ use crate::log::Log;
 use crate::state::cause::Failure;
 use crate::state::errors::Failed;
 use crate::state::message::Request;
-use crate::state::shared::{DriveId, Slot};
+use crate::state::slot::{DriveId, Slot};
 
 impl<E: Env> Array<E> {
     /// Makes every request durable that completed before this call, on any shard.

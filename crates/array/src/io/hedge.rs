@@ -23,7 +23,7 @@ use crate::geometry::ranges::Range;
 use crate::geometry::{Role, UnitIndex};
 use crate::io::plan::Strip;
 use crate::state::message::{Op, Outcome};
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 
 /// How a read that was sent to a member ended.
 pub(crate) enum Direct {

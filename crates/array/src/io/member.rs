@@ -11,7 +11,7 @@ use crate::io::unit::StripView;
 use crate::state::cause::{Cause, Failure, Flaw};
 use crate::state::errors::Failed;
 use crate::state::message::{Outcome, Request};
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 
 /// Attempts at an operation before the member counts as faulty. A drive that reports an error has
 /// already retried internally for seconds. The second attempt is for errors of the path to it.

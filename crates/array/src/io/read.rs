@@ -18,7 +18,7 @@ use crate::io::member::ReadFailure;
 use crate::io::plan::Strip;
 use crate::state::cause::Failure;
 use crate::state::message::{Op, Outcome};
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 use format::MemberState;
 
 /// How a run of sectors within one strip can be read.

@@ -14,9 +14,9 @@ use crate::array::Inner;
 use crate::drives::handle::Handle;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::io::plan::Strip;
-use crate::jobs::scrub::ScrubMode;
+use crate::state::findings::ScrubMode;
 use crate::state::message::{Op, Outcome, Pieces};
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 use format::MemberState;
 
 type Waiter = Sender<Result<Outcome, BlockError>>;

@@ -28,7 +28,7 @@ use crate::io::plan::{Question, Strip, Way, choose};
 use crate::io::unit::{RowView, StripView};
 use crate::log::record::{Bases, Change, Logged};
 use crate::state::message::{Op, Piece, Pieces, Request};
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 
 /// How long freed chunks are collected before they are discarded on the drives.
 const TRIM_DELAY: Duration = Duration::from_millis(50);

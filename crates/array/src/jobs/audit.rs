@@ -18,9 +18,9 @@ use crate::geometry::ranges::Range;
 use crate::geometry::{Role, UnitIndex};
 use crate::io::plan::Strip;
 use crate::io::unit::{RowView, StripView};
-use crate::jobs::scrub::{Fault, Finding, ScrubMode, ScrubReport};
 use crate::state::cause::{Cause, Failure, Flaw};
 use crate::state::errors::Failed;
+use crate::state::findings::{Fault, Finding, ScrubMode, ScrubReport};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 

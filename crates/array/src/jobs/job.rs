@@ -9,8 +9,8 @@ use drive::{Env, Nanos};
 
 use crate::array::Inner;
 use crate::geometry::UnitIndex;
-use crate::jobs::scrub::Finding;
-use crate::membership::status::{JobKind, JobState, JobStatus};
+use crate::state::event::{JobKind, JobState, JobStatus};
+use crate::state::findings::Finding;
 
 /// Stripe groups a job has in flight: enough to keep drives busy, few enough that a client's
 /// request finds them free soon.

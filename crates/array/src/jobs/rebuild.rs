@@ -24,13 +24,13 @@ use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::io::member::ReadFailure;
 use crate::io::plan::Strip;
 use crate::jobs::job::Job;
-use crate::jobs::scrub::ScrubMode;
 use crate::membership::JoinError;
 use crate::membership::leader::{GroupState, Leaves};
-use crate::membership::status::{Event, JobKind, JobState};
 use crate::state::cause::{Cause, Failure};
+use crate::state::event::{Event, JobKind, JobState};
+use crate::state::findings::ScrubMode;
 use crate::state::message::{Op, Outcome, Request};
-use crate::state::shared::{DriveId, Slot};
+use crate::state::slot::{DriveId, Slot};
 
 /// A rebuild that stopped because too little could be read is restarted after this.
 const REBUILD_AGAIN: Duration = Duration::from_secs(30);

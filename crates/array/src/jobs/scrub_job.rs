@@ -12,8 +12,8 @@ use drive::Env;
 use crate::array::{Array, Inner};
 use crate::geometry::UnitIndex;
 use crate::jobs::job::Job;
-use crate::jobs::scrub::ScrubMode;
-use crate::membership::status::{JobKind, JobState};
+use crate::state::event::{JobKind, JobState};
+use crate::state::findings::ScrubMode;
 
 /// Progress of a scrub, for the daemon to keep over a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -44,7 +44,8 @@ use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::log::questions::OpenQuestions;
 use crate::log::unsealed::Unsealed;
 use crate::state::kept::{KeptStream, OPEN_MAX};
-use crate::state::shared::{Counters, DriveId, Shared};
+use crate::state::shared::{Counters, Shared};
+use crate::state::slot::DriveId;
 use crate::util::semaphore::{FairSemaphore, Turn};
 use crate::util::unit_map::UnitMap;
 

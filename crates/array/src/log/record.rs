@@ -17,7 +17,7 @@ use crate::io::plan::Strip;
 use crate::io::unit::{RowView, StripView};
 use crate::io::write::StripWrite;
 use crate::log::{Appended, Entries, Log, Open, Record, Share, Witnesses};
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 
 /// How often a write checks whether the end of a rebuild still blocks it.
 const HOLD_LOOK: Duration = Duration::from_micros(100);

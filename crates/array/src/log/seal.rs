@@ -13,7 +13,7 @@ use crate::geometry::MemberIndex;
 use crate::membership::leader::write_retried;
 use crate::state::cause::Failure;
 use crate::state::errors::Failed;
-use crate::state::shared::{DriveId, Slot};
+use crate::state::slot::{DriveId, Slot};
 
 /// How often to check for completed records that no client has flushed.
 const LOOK: Duration = Duration::from_secs(1);

@@ -31,10 +31,10 @@ use crate::drives::handle::Handle;
 use crate::geometry::{MemberIndex, UnitIndex};
 use crate::jobs::governor::Governor;
 use crate::jobs::job::Job;
-use crate::membership::status::Event;
 use crate::state::cause::{Cause, Failure};
 use crate::state::errors::Failed;
-use crate::state::shared::{DriveId, Slot};
+use crate::state::event::Event;
+use crate::state::slot::{DriveId, Slot};
 use crate::state::version::Version;
 use crate::util::semaphore::FairSemaphore;
 

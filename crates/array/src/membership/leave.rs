@@ -18,11 +18,11 @@ use format::{MemberState, Role};
 use crate::array::Inner;
 use crate::geometry::MemberIndex;
 use crate::membership::leader::{GroupState, flush_retried, twice};
-use crate::membership::status::Event;
 use crate::state::cause::{Cause, Failure};
 use crate::state::errors::Failed;
+use crate::state::event::Event;
 use crate::state::message::{Outcome, Request};
-use crate::state::shared::{DriveId, Slot};
+use crate::state::slot::{DriveId, Slot};
 
 impl<E: Env> Inner<E> {
     /// Marks a member faulty, and gives its slot to a spare if there is one. Returns false if the

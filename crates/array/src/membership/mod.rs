@@ -12,7 +12,7 @@ use format::{MemberState, Uuid};
 use crate::array::{Array, Inner};
 use crate::geometry::MemberIndex;
 use crate::state::cause::Cause;
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 
 /// Why a drive cannot become a member or a spare.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

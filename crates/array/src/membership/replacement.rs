@@ -35,10 +35,11 @@ use crate::jobs::job::Job;
 use crate::jobs::rebuild::Fill;
 use crate::membership::JoinError;
 use crate::membership::leader::GroupState;
-use crate::membership::status::{Event, JobKind, JobState};
 use crate::state::cause::Cause;
+use crate::state::event::{Event, JobKind, JobState};
 use crate::state::message::Request;
-use crate::state::shared::{DriveId, Shared, Slot};
+use crate::state::shared::Shared;
+use crate::state::slot::{DriveId, Slot};
 
 /// How often a copy checks whether the rebuilds that run before it have ended.
 const REBUILD_LOOK: Duration = Duration::from_secs(1);

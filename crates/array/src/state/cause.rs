@@ -13,9 +13,9 @@ use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::io::plan::Strip;
 use crate::io::unit::{RowView, StripView};
 use crate::io::write::StripWrite;
-use crate::membership::status::Event;
+use crate::state::event::Event;
 use crate::state::message::Request;
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 
 /// A kind of drive operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

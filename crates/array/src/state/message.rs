@@ -11,11 +11,11 @@ use smallvec::SmallVec;
 use crate::geometry::ranges::Range;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::io::overlay::Content;
-use crate::jobs::scrub::{ScrubMode, ScrubReport};
-use crate::membership::ownership::Owners;
-use crate::membership::status::Event;
 use crate::state::cause::{Cause, Failure};
-use crate::state::shared::DriveId;
+use crate::state::event::Event;
+use crate::state::findings::{ScrubMode, ScrubReport};
+use crate::state::owners::Owners;
+use crate::state::slot::DriveId;
 
 /// The channel to the other shards. The environment delivers each message by
 /// [`crate::Array::deliver`] on the shard `to`.

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 use crate::geometry::{Geometry, MemberIndex, UnitIndex};
-use crate::state::shared::DriveId;
+use crate::state::slot::DriveId;
 use crate::util::marks::BlockSet;
 
 /// The member is present, or its dirty regions are unknown.

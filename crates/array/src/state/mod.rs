@@ -2,11 +2,15 @@
 
 pub(crate) mod cause;
 pub(crate) mod errors;
+pub(crate) mod event;
+pub(crate) mod findings;
 pub(crate) mod kept;
 pub(crate) mod lost;
 pub(crate) mod map;
 pub(crate) mod message;
 pub(crate) mod missed;
+pub(crate) mod owners;
 pub(crate) mod settings;
 pub(crate) mod shared;
+pub(crate) mod slot;
 pub(crate) mod version;

@@ -18,20 +18,7 @@ use crate::state::lost::LostRanges;
 use crate::state::map::AllocationMap;
 use crate::state::missed::Missed;
 use crate::state::settings::SharedSettings;
-
-/// Number of a drive within the group: the index of its handle. It is the same on every shard, and
-/// never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DriveId(pub u16);
-
-/// A member's drive and state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot {
-    /// The drive. Meaningless while the member is missing.
-    pub drive: DriveId,
-    /// Its state.
-    pub state: MemberState,
-}
+use crate::state::slot::{DriveId, Slot};
 
 /// Bits of the number of a stripe group in [`Shared::rebuilt`]. The other bits are the drive's
 /// number. 2^48 stripe groups of 4 KiB are an exbibyte.
@@ -383,21 +370,5 @@ impl Shared {
     /// it.
     pub fn new_drive(&self) -> DriveId {
         DriveId(self.next_drive.fetch_add(1, Ordering::Relaxed) as u16)
-    }
-}
-
-impl Slot {
-    fn pack(self) -> u32 {
-        u32::from(self.drive.0) << 8 | self.state as u32
-    }
-
-    fn unpack(bits: u32) -> Self {
-        let state = match bits & 0xFF {
-            1 => MemberState::InSync,
-            2 => MemberState::Rebuilding,
-            3 => MemberState::Missing,
-            _ => MemberState::Faulty,
-        };
-        Slot { drive: DriveId((bits >> 8) as u16), state }
     }
 }
