@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::drives::handle::Handle;
 use crate::drives::watch::Watch;
 use crate::geometry::UnitIndex;
 use crate::geometry::ranges::Range;
+use crate::io::incomplete::IncompleteWrites;
 use crate::io::overlay::Content;
-use crate::io::unit::UnitQueue;
-use crate::io::write_retry::IncompleteWrites;
-use crate::io::zero::STEPS_AT_ONCE;
-use crate::jobs::rebuild::AHEAD_MIN;
+use crate::io::types::UnitQueue;
 use crate::log::Log;
-use crate::membership::leader::Leader;
-use crate::state::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, RebuiltAhead, Request};
+use crate::state::leader::Leader;
+use crate::state::message::{
+    AHEAD_MIN, Body, Message, Op, Outcome, Peers, Piece, Pieces, RebuiltAhead, Request, STEPS_AT_ONCE,
+};
 use crate::state::owners::Owners;
 use crate::state::shared::{Counters, Shared};
 use crate::state::slot::DriveId;
@@ -133,7 +133,7 @@ impl<E: Env> Array<E> {
         assert_eq!(leader.is_some(), place.shard == 0, "shard 0 leads");
         let counters = shared.counters(place.shards);
         let array = Array(Rc::new_cyclic(|inner| {
-            let watch = Watch::new(inner.clone(), &env, &shared, place.shard, place.shards);
+            let watch = watch_of(inner.clone(), &env, &shared, (place.shard, place.shards));
             let handle = |(id, drive): (usize, Option<E::Drive>)| {
                 drive.map(|drive| Handle::new(drive, DriveId(id as u16), watch.clone()))
             };
@@ -548,4 +548,17 @@ impl<E: Env> Inner<E> {
 /// A reply whose sender was dropped comes from a shard that is being torn down.
 fn answer(reply: Result<Result<Outcome, BlockError>, Canceled>) -> Result<Outcome, BlockError> {
     reply.unwrap_or(Err(BlockError::Stopped))
+}
+
+/// The watch of the shard that `inner` will be.
+fn watch_of<E: Env>(inner: Weak<Inner<E>>, env: &E, shared: &Arc<Shared>, place: (usize, usize)) -> Rc<Watch> {
+    let (clock, starter) = (env.clone(), env.clone());
+    let start = move || {
+        // If the shard is gone, the futures of its operations are being dropped.
+        if let Some(shard) = inner.upgrade() {
+            let generation = shard.watch.begin_task();
+            starter.spawn(Inner::keep_watch(inner.clone(), starter.clone(), generation));
+        }
+    };
+    Watch::new(shared, place, Box::new(move || clock.now()), Box::new(start))
 }

@@ -7,8 +7,7 @@ use format::{
 };
 use thiserror::Error;
 
-use crate::assembly::probe::superblock_places;
-use crate::membership::leader::write_superblock;
+use crate::drives::superblock::{superblock_places, write_superblock};
 
 /// The parameters of a new group. Identities come from the caller, since the engine draws no
 /// randomness.

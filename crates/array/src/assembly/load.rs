@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Kept, Segments};
-use format::log::LostBlocks;
+use format::log::{LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, LostError, lost_slot_offset};
 use format::{
     BLOCK, Catalogue, CrashSafety, MAP_SLOTS, MapBlock, MemberState, SlotError, Superblock, Uuid, catalogue_slot_bytes,
     catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
@@ -17,14 +17,15 @@ use crate::array::{Array, Place};
 use crate::assembly::assemble::{AssembleError, Assembly, Refusal, check_enough};
 use crate::assembly::probe::superblock_on;
 use crate::drives::bounded::Bounded;
+use crate::drives::retry::read_retried;
 use crate::geometry::{Geometry, MemberIndex};
-use crate::membership::leader::{GroupState, Leader, read_retried};
 use crate::recovery::recompute_sums::RecomputedSums;
 use crate::recovery::replay::{Replay, Replayed, members};
 use crate::state::event::Event;
 use crate::state::findings::ScrubMode;
 use crate::state::kept::{KeptGroup, zone_count};
-use crate::state::lost::{LostRanges, load_lost};
+use crate::state::leader::{GroupState, Leader};
+use crate::state::lost::LostRanges;
 use crate::state::message::Peers;
 use crate::state::shared::Shared;
 use crate::state::slot::{DriveId, Slot};
@@ -495,4 +496,30 @@ async fn load_catalogue<D: Drive>(
         give(lacking.map(|(drive, _)| *drive), offset, &BufMut::copy_of(&bytes).freeze()).await;
     }
     Ok((sequence, catalogue))
+}
+
+/// Reads the list from the members: the valid copy with the highest sequence. If there is no valid
+/// copy, no list was ever written. At least one member in sync has to be able to read each slot, as
+/// far as it has content: lost blocks must not be read.
+pub(crate) async fn load_lost<D: Drive>(
+    superblock: &Superblock,
+    sources: &Sources<'_, D>,
+) -> Result<LostBlocks, AssembleError> {
+    let mut newest = LostBlocks::default();
+    let mut is_known = [false; LOST_SLOTS as usize];
+    for (drive, in_sync) in sources.drives.iter().zip(&sources.in_sync) {
+        for slot in 0..LOST_SLOTS {
+            let offset = lost_slot_offset(&superblock.layout, slot);
+            let Ok(patched) = read_patched(*drive, offset, LOST_SLOT_BYTES).await else { continue };
+            let decoded = LostBlocks::decode(&patched.bytes, &superblock.array);
+            let is_absent = matches!(decoded, Err(LostError::NotAList | LostError::OtherArray));
+            let is_read = patched.is_whole || decoded.is_ok() || (is_absent && patched.has_head);
+            is_known[slot as usize] |= is_read && *in_sync;
+            match decoded {
+                Ok(list) if list.sequence > newest.sequence => newest = list,
+                _ => {}
+            }
+        }
+    }
+    if is_known.contains(&false) { Err(AssembleError::Unreadable("list of lost blocks")) } else { Ok(newest) }
 }

@@ -5,7 +5,7 @@ use format::foreign::{self, Foreign};
 use format::{BLOCK, Superblock, SuperblockError, newest, superblock_offsets};
 
 use crate::drives::bounded::Bounded;
-use crate::membership::leader::read_retried;
+use crate::drives::retry::read_retried;
 
 /// The content of a drive.
 #[derive(Debug, Clone)]
@@ -59,15 +59,6 @@ pub(crate) async fn superblock_on<E: Env>(
     }
     let bytes = |copy: &Result<BufMut, DriveError>| copy.as_ref().map_or(Vec::new(), |buf| buf.to_vec());
     Ok(newest(&bytes(&head), &bytes(&tail)).map(|copies| copies.superblock))
-}
-
-/// The offsets of the two copies of a drive's superblock.
-///
-/// # Errors
-/// [`DriveError::OutOfRange`] if the drive is too small for two.
-pub(crate) fn superblock_places<D: Drive>(drive: &D) -> Result<[u64; 2], DriveError> {
-    let size = drive.info().size_bytes;
-    superblock_offsets(size).ok_or(DriveError::OutOfRange { offset: 0, len: 2 * BLOCK as u64, size })
 }
 
 /// Looks for signatures of other programs on a drive.

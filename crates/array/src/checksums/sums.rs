@@ -17,8 +17,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-use format::BLOCK;
 use format::sums::{SUMS_PER_BLOCK, sum_block_count};
+use format::{BLOCK, Layout, Region};
 
 use crate::state::slot::DriveId;
 use crate::util::marks::BlockSet;
@@ -412,6 +412,20 @@ impl Drop for Loading<'_> {
         self.table.tag(self.way).store(0, Ordering::SeqCst);
         // Pins of tasks that came too late may still be there.
         way.state.fetch_and(PINS, Ordering::SeqCst);
+    }
+}
+
+/// The checksums of a group.
+#[derive(Debug)]
+pub(crate) struct Checksums {
+    pub(crate) region: Region,
+    pub table: SumTable,
+}
+
+impl Checksums {
+    pub fn new(layout: &Layout, members: usize) -> Option<Checksums> {
+        let region = layout.checksums?;
+        Some(Checksums { region, table: SumTable::new(members, layout.data.len) })
     }
 }
 

@@ -20,10 +20,10 @@ use format::{BLOCK, Layout, MemberState, Region, superblock_offsets};
 use smallvec::SmallVec;
 
 use crate::array::Inner;
-use crate::checksums::sums::{Claim, Save, Saving, SumKey, SumTable};
+use crate::checksums::sums::{Checksums, Claim, Save, Saving, SumKey};
+use crate::drives::retry::{read_retried, write_retried};
 use crate::geometry::ranges::Range;
 use crate::geometry::{Geometry, MemberIndex, UnitIndex};
-use crate::membership::leader::{read_retried, write_retried};
 use crate::state::cause::Failure;
 use crate::state::errors::Failed;
 use crate::state::findings::{Fault, Finding, ScrubMode, ScrubReport};
@@ -48,20 +48,6 @@ pub(crate) type Sums = SmallVec<[u32; 16]>;
 
 /// I/O error, by its number in Linux.
 const EIO: i32 = 5;
-
-/// The checksums of a group.
-#[derive(Debug)]
-pub(crate) struct Checksums {
-    region: Region,
-    pub table: SumTable,
-}
-
-impl Checksums {
-    pub fn new(layout: &Layout, members: usize) -> Option<Checksums> {
-        let region = layout.checksums?;
-        Some(Checksums { region, table: SumTable::new(members, layout.data.len) })
-    }
-}
 
 /// The checksums of the blocks of some bytes.
 #[inline]

@@ -11,7 +11,6 @@
 //! end the operations that wait for it. So nothing waits for it again, not even the change of the
 //! superblocks. A member that the group cannot do without stays.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -25,6 +24,7 @@ use crate::state::errors::Failed;
 use crate::state::event::Event;
 use crate::state::shared::Shared;
 use crate::state::slot::{DriveId, Slot};
+use crate::state::slow::SlowSeconds;
 
 /// Slow seconds before a member is reported: a drive's garbage collection is not worth an event.
 const SECONDS_REPORTED: u32 = 5;
@@ -39,17 +39,6 @@ const SECOND: Nanos = 900_000_000;
 
 /// Time without a slow second after which the count starts again.
 const FORGIVEN_AFTER: Nanos = 60_000_000_000;
-
-/// The slow seconds of a drive.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct SlowSeconds {
-    count: u32,
-    last: Option<Nanos>,
-    reported: bool,
-}
-
-/// Slow seconds by drive, as the leader counts them.
-pub(crate) type SlowDrives = BTreeMap<DriveId, SlowSeconds>;
 
 impl Shared {
     /// The slot of a drive that is in sync or being rebuilt.

@@ -5,5 +5,8 @@ pub(crate) mod fail_slow;
 pub(crate) mod handle;
 pub(crate) mod latency;
 pub(crate) mod outstanding;
+pub(crate) mod retry;
 pub(crate) mod slow_detector;
+pub(crate) mod superblock;
 pub(crate) mod watch;
+pub(crate) mod watchdog;

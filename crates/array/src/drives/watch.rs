@@ -4,7 +4,7 @@
 //! table is not empty, a task checks it every [`TICK`]. So no operation has a timer of its own, and
 //! one that is done at once costs nothing.
 //!
-//! - A read that a client waits for is *late* after [`LATE_FACTOR`] times the 95th percentile of
+//! - A read that a client waits for is *late* after `LATE_FACTOR` times the 95th percentile of
 //!   the time of reads of its length. The percentile is that of the drive or of a typical drive of
 //!   the group, the lower one of the two. A late read is hedged ([`crate::io::hedge`]) if there is
 //!   a token for it: [`READS_PER_HEDGE`] reads earn one.
@@ -27,35 +27,33 @@
 //!    answered.
 
 use std::cell::{Cell, RefCell};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use drive::{Env, Nanos};
+use drive::Nanos;
 
-use crate::array::Inner;
 use crate::drives::latency::ShardLatencies;
-use crate::drives::outstanding::{self, Outstanding};
+use crate::drives::outstanding::Outstanding;
 use crate::drives::slow_detector::{SlowDetector, SlowDetectors};
-use crate::state::message::Request;
 use crate::state::shared::Shared;
 use crate::state::slot::DriveId;
 
 /// How often the table is checked. At 4000 checks per second a shard spends less than 1 % of its
 /// time on them.
-const TICK: Duration = Duration::from_micros(250);
+pub(crate) const TICK: Duration = Duration::from_micros(250);
 
 /// The interval when nothing in the table can become late. Only time limits of seconds are pending
 /// then.
-const REST_TICK: Duration = Duration::from_millis(50);
+pub(crate) const REST_TICK: Duration = Duration::from_millis(50);
 
 /// Reads that are timed, for each check. Bounds the cost of the clock. If there are fewer reads,
 /// all are timed.
-const SAMPLES: u32 = 8;
+pub(crate) const SAMPLES: u32 = 8;
 
 /// How often bounds are computed from the distributions.
-const MEASURE_EVERY: Nanos = 20_000_000;
+pub(crate) const MEASURE_EVERY: Nanos = 20_000_000;
 
 /// Reads that earn a hedge: at most a twentieth of the reads are hedged.
 const READS_PER_HEDGE: u64 = 20;
@@ -117,7 +115,7 @@ struct Table {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pace {
+pub(crate) enum Pace {
     Asleep,
     /// Every [`TICK`].
     Awake,
@@ -135,21 +133,21 @@ pub(crate) struct Watch {
     start: Box<dyn Fn()>,
     table: RefCell<Table>,
     pub detectors: RefCell<SlowDetectors>,
-    pace: Cell<Pace>,
+    pub(crate) pace: Cell<Pace>,
     /// Number of the task that checks the table. Older tasks end.
-    generation: Cell<u64>,
+    pub(crate) generation: Cell<u64>,
     /// An operation was entered since the last check.
-    entered: Cell<bool>,
+    pub(crate) entered: Cell<bool>,
     pub looked: Cell<Nanos>,
-    measured: Cell<Nanos>,
-    samples: Cell<u32>,
-    user_samples: Cell<u32>,
+    pub(crate) measured: Cell<Nanos>,
+    pub(crate) samples: Cell<u32>,
+    pub(crate) user_samples: Cell<u32>,
     pub any_avoided: Cell<bool>,
     /// A check is under way whether a member can read the data that it did not return in time.
     pub looking: Cell<bool>,
     /// Operations outstanding at each drive, by the number of the drive.
     outstanding: RefCell<Vec<Rc<Outstanding>>>,
-    bounded: Cell<Nanos>,
+    pub(crate) bounded: Cell<Nanos>,
     shards: usize,
     /// Unit: reads. A hedge costs [`READS_PER_HEDGE`].
     saved: Cell<u64>,
@@ -199,21 +197,20 @@ impl Drop for Flight<'_> {
 }
 
 impl Watch {
-    /// Creates the watch of the shard that `inner` will be.
-    pub fn new<E: Env>(inner: Weak<Inner<E>>, env: &E, shared: &Arc<Shared>, shard: usize, shards: usize) -> Rc<Watch> {
-        let (clock, starter) = (env.clone(), env.clone());
+    /// Creates the watch of a shard. `now` is its clock; `start` starts the task that looks at the
+    /// table ([`Watch::begin_task`]).
+    pub fn new(
+        shared: &Arc<Shared>,
+        (shard, shards): (usize, usize),
+        now: Box<dyn Fn() -> Nanos>,
+        start: Box<dyn Fn()>,
+    ) -> Rc<Watch> {
         Rc::new(Watch {
             shared: shared.clone(),
             shard,
             latencies: shared.latencies(shards),
-            now: Box::new(move || clock.now()),
-            start: Box::new(move || {
-                // If the shard is gone, the futures of its operations are being dropped.
-                if let Some(shard) = inner.upgrade() {
-                    let generation = shard.watch.begin_task();
-                    starter.spawn(keep_watch(inner.clone(), starter.clone(), generation));
-                }
-            }),
+            now,
+            start,
             table: RefCell::default(),
             detectors: RefCell::default(),
             pace: Cell::new(Pace::Asleep),
@@ -233,7 +230,8 @@ impl Watch {
         })
     }
 
-    fn begin_task(&self) -> u64 {
+    /// A task begins to look at the table. Returns its generation: an older task ends.
+    pub fn begin_task(&self) -> u64 {
         self.pace.set(Pace::Awake);
         self.generation.set(self.generation.get() + 1);
         self.generation.get()
@@ -320,7 +318,7 @@ impl Watch {
     }
 
     /// Bounds the outstanding operations of drives by their recent throughput.
-    fn bound_outstanding(&self, now: Nanos) {
+    pub(crate) fn bound_outstanding(&self, now: Nanos) {
         let nanos = now.saturating_sub(self.bounded.replace(now));
         // Admission wakes tasks, and calls nothing in this file.
         self.outstanding.borrow().iter().for_each(|drive| drive.measure(nanos));
@@ -358,7 +356,7 @@ impl Watch {
         true
     }
 
-    fn earn(&self, reads: u64) {
+    pub(crate) fn earn(&self, reads: u64) {
         let earned = reads - self.reads_seen.replace(reads);
         self.saved.set((self.saved.get() + earned).min(HEDGES_SAVED * READS_PER_HEDGE));
     }
@@ -366,17 +364,17 @@ impl Watch {
 
 /// The result of one check of the table.
 #[derive(Default)]
-struct Found {
-    wakers: Vec<Waker>,
+pub(crate) struct Found {
+    pub(crate) wakers: Vec<Waker>,
     /// Drives that have not answered within the time limit.
-    silent: Vec<DriveId>,
+    pub(crate) silent: Vec<DriveId>,
     /// An operation may become late soon, or is late and not hedged yet.
-    hurry: bool,
+    pub(crate) hurry: bool,
 }
 
 impl Watch {
     /// Checks everything in flight for late and lost operations.
-    fn look_over(&self, now: Nanos) -> Found {
+    pub(crate) fn look_over(&self, now: Nanos) -> Found {
         let mut found = Found::default();
         let limit = self.shared.settings.time_limit();
         let given_up = self.shared.given_up();
@@ -428,7 +426,7 @@ impl Watch {
     }
 
     /// Starts hedges for clients' late reads, as far as there are tokens.
-    fn hedge(&self, found: &mut Found) -> u64 {
+    pub(crate) fn hedge(&self, found: &mut Found) -> u64 {
         if !self.may_hedge() {
             return 0;
         }
@@ -454,77 +452,8 @@ impl Watch {
         shared.geometry.syndromes > 0 && shared.settings.hedging() && !shared.is_resync_due()
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let table = self.table.borrow();
         table.free.len() == table.entries.len()
-    }
-}
-
-async fn keep_watch<E: Env>(inner: Weak<Inner<E>>, env: E, generation: u64) {
-    let mut pause = TICK;
-    loop {
-        env.sleep(pause).await;
-        let Some(inner) = inner.upgrade() else { return };
-        match inner.tick(generation) {
-            Some(next) => pause = next,
-            None => return,
-        }
-    }
-}
-
-impl<E: Env> Inner<E> {
-    /// Checks everything in flight, and returns the time until the next check.
-    fn tick(self: &Rc<Self>, generation: u64) -> Option<Duration> {
-        let watch = &self.watch;
-        if watch.generation.get() != generation {
-            return None;
-        }
-        let entered = watch.entered.replace(false);
-        if !entered && watch.is_empty() {
-            watch.pace.set(Pace::Asleep);
-            return None;
-        }
-        let now = self.env.now();
-        watch.looked.set(now);
-        watch.samples.set(SAMPLES);
-        let governed = self.shared.settings.get().client_p99.is_some();
-        watch.user_samples.set(if governed { SAMPLES } else { 0 });
-        watch.earn(self.counters().reads.get());
-        if now.saturating_sub(watch.measured.get()) >= MEASURE_EVERY {
-            watch.measured.set(now);
-            watch.measure();
-        }
-        if now.saturating_sub(watch.bounded.get()) >= outstanding::MEASURE_EVERY {
-            watch.bound_outstanding(now);
-        }
-        let mut found = watch.look_over(now);
-        for (member, drive) in watch.judge(now) {
-            let inner = self.clone();
-            self.env.spawn(async move {
-                // If the leader does not hear of it, the next notice repeats it.
-                let _ = inner.on_leader(Request::Slow(member, drive)).await;
-            });
-        }
-        self.counters().hedged.add(watch.hedge(&mut found));
-        for drive in found.silent {
-            self.ask_to_give_up(drive);
-        }
-        found.wakers.into_iter().for_each(Waker::wake);
-        if entered || found.hurry {
-            return Some(TICK);
-        }
-        watch.pace.set(Pace::Resting);
-        Some(REST_TICK)
-    }
-
-    fn ask_to_give_up(self: &Rc<Self>, drive: DriveId) {
-        let Some(member) = self.shared.held_by(drive) else { return };
-        let inner = self.clone();
-        self.env.spawn(async move {
-            let given_up = inner.on_leader(Request::Silent(member, drive)).await;
-            if matches!(given_up, Ok(crate::state::message::Outcome::Accepted(false))) {
-                inner.watch.detector(drive, |detector| detector.needed = true);
-            }
-        });
     }
 }

@@ -9,9 +9,7 @@ use crate::geometry::Role;
 use crate::geometry::ranges::{Range, Ranges};
 use crate::io::overlay::{Content, Overlay};
 use crate::io::plan::Strip;
-use crate::io::unit::RowView;
-use crate::io::write::{Run, Runs, StripWrite};
-use crate::log::record::Bases;
+use crate::io::types::{Bases, RowView, Run, Runs, StripWrite};
 
 /// One item per strip of a stripe. Most stripes need no memory on the heap.
 type Strips<T> = SmallVec<[T; 12]>;

@@ -7,7 +7,7 @@ use drive::{BlockError, BufMut, Drive, DriveError, Env, Segments};
 use crate::array::Inner;
 use crate::drives::handle::Handle;
 use crate::geometry::{MemberIndex, UnitIndex};
-use crate::io::unit::StripView;
+use crate::io::types::{ReadFailure, StripView};
 use crate::state::cause::{Cause, Failure, Flaw};
 use crate::state::errors::Failed;
 use crate::state::message::{Outcome, Request};
@@ -16,14 +16,6 @@ use crate::state::slot::DriveId;
 /// Attempts at an operation before the member counts as faulty. A drive that reports an error has
 /// already retried internally for seconds. The second attempt is for errors of the path to it.
 const ATTEMPTS: usize = 2;
-
-/// Why a read failed.
-pub(crate) enum ReadFailure {
-    /// This range is unreadable; the member stays.
-    Unreadable,
-    /// The member is now faulty, and the superblocks say so.
-    Faulty,
-}
 
 impl<E: Env> Inner<E> {
     /// Reads from a member whose strip is good in this view. Bytes that do not match their

@@ -3,10 +3,13 @@
 pub(crate) mod compute;
 pub(crate) mod flush;
 pub(crate) mod hedge;
+pub(crate) mod incomplete;
 pub(crate) mod member;
 pub(crate) mod overlay;
 pub(crate) mod plan;
 pub(crate) mod read;
+pub(crate) mod report;
+pub(crate) mod types;
 pub(crate) mod unit;
 pub(crate) mod write;
 pub(crate) mod write_retry;

@@ -8,18 +8,18 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use drive::{BlockError, BufMut, Drive, DriveError, Env, Segments, View, join_all};
+use format::MemberState;
 use smallvec::SmallVec;
 
 use crate::array::{Array, Inner};
 use crate::geometry::ranges::{Range, Ranges};
 use crate::geometry::{Place, Role, UnitIndex};
 use crate::io::hedge::{Direct, Spot};
-use crate::io::member::ReadFailure;
 use crate::io::plan::Strip;
+use crate::io::types::ReadFailure;
 use crate::state::cause::Failure;
 use crate::state::message::{Op, Outcome};
 use crate::state::slot::DriveId;
-use format::MemberState;
 
 /// How a run of sectors within one strip can be read.
 enum Source {

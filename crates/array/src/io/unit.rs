@@ -7,50 +7,16 @@
 
 use std::rc::Rc;
 
-use drive::{BlockError, Env, Sender, join_all};
-use smallvec::SmallVec;
+use drive::{Env, join_all};
+use format::MemberState;
 
 use crate::array::Inner;
-use crate::drives::handle::Handle;
-use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::geometry::{Role, UnitIndex};
 use crate::io::plan::Strip;
+use crate::io::types::{RowView, StripView, Waiter};
 use crate::state::findings::ScrubMode;
 use crate::state::message::{Op, Outcome, Pieces};
 use crate::state::slot::DriveId;
-use format::MemberState;
-
-type Waiter = Sender<Result<Outcome, BlockError>>;
-
-/// Work that waits for a stripe group.
-#[derive(Default)]
-pub(crate) struct UnitQueue {
-    waiting: Vec<(Op, Waiter)>,
-}
-
-/// A strip of a stripe, and how an operation under the lock may use it.
-pub(crate) struct StripView<D> {
-    pub strip: Strip,
-    pub member: MemberIndex,
-    pub id: DriveId,
-    /// Set unless the strip is lost. For a lost strip it may be a drive that is being filled and
-    /// has not reached this stripe group.
-    pub drive: Option<Handle<D>>,
-}
-
-/// All strips of a stripe, by role. The drives are those at the time of the view, so a member that
-/// is replaced meanwhile is not mistaken for its successor.
-pub(crate) struct RowView<D>(pub SmallVec<[StripView<D>; 12]>);
-
-impl<D> RowView<D> {
-    pub fn strips(&self) -> SmallVec<[Strip; 12]> {
-        self.0.iter().map(|view| view.strip).collect()
-    }
-
-    /// Strips that cannot be read.
-    pub fn lost(&self) -> usize {
-        self.0.iter().filter(|view| view.strip != Strip::Good).count()
-    }
-}
 
 impl<E: Env> Inner<E> {
     /// Queues work. If the stripe group has no task, starts one at the end of the turn.

@@ -14,19 +14,17 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use drive::{BlockError, Buf, BufMut, Drive, Env, Segments, join_all};
+use drive::{BlockError, Buf, BufMut, Drive, Env, join_all};
 use format::MemberState;
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::array::Inner;
 use crate::geometry::ranges::{Range, Ranges};
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::io::compute::Syndromes;
-use crate::io::member::ReadFailure;
 use crate::io::overlay::{Content, Overlay, Patch};
 use crate::io::plan::{Question, Strip, Way, choose};
-use crate::io::unit::{RowView, StripView};
-use crate::log::record::{Bases, Change, Logged};
+use crate::io::types::{Bases, Change, Logged, ReadFailure, RowView, Runs, StripView, StripWrite};
 use crate::state::message::{Op, Piece, Pieces, Request};
 use crate::state::slot::DriveId;
 
@@ -45,20 +43,6 @@ struct Component {
     /// The chunk was never written. Columns without data become zero, on the drives too.
     fresh: bool,
 }
-
-/// Bytes for a strip, from a column on.
-#[derive(Clone)]
-pub(crate) struct StripWrite {
-    pub role: Role,
-    pub x: u64,
-    pub data: Segments,
-}
-
-/// Bytes of a strip from a column on.
-pub(crate) type Run = (u64, Buf);
-
-/// The runs of a strip, in order. Nearly always one.
-pub(crate) type Runs = SmallVec<[Run; 1]>;
 
 /// Work deferred until the log record is durable.
 enum Left {

@@ -17,24 +17,21 @@
 //! compute checksums of blocks that were written in part. Beyond the bound it leaves those as they
 //! are.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use drive::{BlockError, Env, join_all};
-use format::BLOCK;
 
 use crate::array::Inner;
 use crate::geometry::UnitIndex;
 use crate::geometry::ranges::Range;
+use crate::io::incomplete::IncompleteWrite;
 use crate::io::plan::Strip;
-use crate::io::write::StripWrite;
-use crate::log::Open;
-use crate::log::record::{Logged, Overwritten};
+use crate::io::types::{Logged, StripWrite};
 use crate::state::kept::OPEN_MAX;
 use crate::state::message::{Op, Pieces};
-use crate::util::semaphore::FairSemaphore;
 
 /// Pause before the first retry while no request needs the stripe groups. Each failure doubles it.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
@@ -45,73 +42,6 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 /// Most incomplete writes that each shard keeps with their records open: half of the records that
 /// may be open at the same time.
 const KEPT_MAX: usize = OPEN_MAX / 2;
-
-/// A component whose strips are old on some members and new on others.
-struct IncompleteWrite {
-    unit: UnitIndex,
-    columns: Range,
-    writes: Vec<StripWrite>,
-    record: RefCell<Option<(Open, Overwritten)>>,
-}
-
-impl IncompleteWrite {
-    /// Whether it shares a block, and so a checksum, with these columns.
-    fn meets(&self, unit: UnitIndex, columns: Range) -> bool {
-        let block = BLOCK as u64;
-        let blocks = |range: Range| Range::new(range.start / block, range.end.div_ceil(block));
-        self.unit == unit && !blocks(self.columns).intersect(blocks(columns)).is_empty()
-    }
-}
-
-impl Drop for IncompleteWrite {
-    fn drop(&mut self) {
-        // The group was released before the write could be repeated. The next start finds the
-        // record open.
-        if let Some((open, _)) = self.record.take() {
-            open.leave_open();
-        }
-    }
-}
-
-/// The incomplete writes of a shard.
-#[derive(Default)]
-pub(crate) struct IncompleteWrites {
-    all: RefCell<Vec<Rc<IncompleteWrite>>>,
-    /// One retry runs at a time.
-    turn: FairSemaphore,
-    looking: Cell<bool>,
-}
-
-impl IncompleteWrites {
-    /// Whether there are none.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.all.borrow().is_empty()
-    }
-
-    /// Whether some lie in these columns. If so, nothing may be computed from the columns.
-    #[inline]
-    pub fn are_in(&self, unit: UnitIndex, columns: Range) -> bool {
-        !self.is_empty() && self.all.borrow().iter().any(|incomplete| incomplete.meets(unit, columns))
-    }
-
-    /// Whether some hold records open.
-    pub fn have_records(&self) -> bool {
-        self.all.borrow().iter().any(|incomplete| incomplete.record.borrow().is_some())
-    }
-
-    /// Releases the records. The log needs their space, and members take flushes but not these
-    /// writes. From now on the data that the records protect is only in memory.
-    pub fn give_up_records(&self) {
-        for incomplete in &*self.all.borrow() {
-            drop(incomplete.record.take());
-        }
-    }
-
-    fn of(&self, which: impl Fn(UnitIndex) -> bool) -> Vec<Rc<IncompleteWrite>> {
-        self.all.borrow().iter().filter(|incomplete| which(incomplete.unit)).cloned().collect()
-    }
-}
 
 impl<E: Env> Inner<E> {
     /// Keeps the data of an incomplete write, to write it again.

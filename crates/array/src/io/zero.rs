@@ -5,8 +5,8 @@
 //!
 //! 1. The cost follows the allocated space. Space that was never written reads as zeroes already.
 //!    It is skipped by a check of the allocation map, 64 chunks per word.
-//! 2. Memory is bounded. One step of a request is under way at a time, and [`STEPS_AT_ONCE`] steps
-//!    of all requests of a shard.
+//! 2. Memory is bounded. One step of a request is under way at a time, and
+//!    [`crate::state::message::STEPS_AT_ONCE`] steps of all requests of a shard.
 //! 3. Other requests have their turn: after each step, and in order of arrival.
 //!
 //! Example: a 4 GiB discard on an unwritten 4+2 group checks 512 words of the map, and does no
@@ -24,9 +24,6 @@ use crate::io::overlay::Content;
 
 /// Bytes of the group that one step covers at most, unless one band of stripe groups is more.
 const STEP_BYTES: u64 = 8 << 20;
-
-/// Steps of one shard that are under way at the same time, of all requests.
-pub(crate) const STEPS_AT_ONCE: usize = 4;
 
 impl<E: Env> Array<E> {
     /// Makes a range read as zeroes. With `keep`, the whole range is written and stays allocated.

@@ -17,7 +17,7 @@ use crate::checksums::verify::sums_of;
 use crate::geometry::ranges::Range;
 use crate::geometry::{Role, UnitIndex};
 use crate::io::plan::Strip;
-use crate::io::unit::{RowView, StripView};
+use crate::io::types::{RowView, StripView};
 use crate::state::cause::{Cause, Failure, Flaw};
 use crate::state::errors::Failed;
 use crate::state::findings::{Fault, Finding, ScrubMode, ScrubReport};

@@ -8,14 +8,13 @@
 //! works and the part of its stripe groups in flight: a burst of them makes a queue, however long
 //! the rest after it is.
 
-use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use drive::{Env, Nanos};
 
 use crate::array::Inner;
-use crate::drives::latency::Figures;
 use crate::jobs::job::UNITS_IN_FLIGHT;
+use crate::state::share::{SHARE_USUAL, WHOLE};
 
 /// Between two looks at client latency. The share grows from a fifth to all in a second.
 const STEP: Nanos = 25_000_000;
@@ -26,53 +25,8 @@ const REQUESTS_MIN: u64 = 100;
 /// After this time, fewer requests will do.
 const STEP_MAX: Nanos = 1_000_000_000;
 
-/// All of the time, in the unit of shares.
-const WHOLE: u64 = 1000;
-
-/// The share without a target, and the first with one: a fifth.
-const SHARE_USUAL: u64 = 200;
-
-/// The smallest share: a rebuild that never ends is a risk of its own.
-const SHARE_MIN: u64 = 5;
-
-/// How much the share grows in one step.
-const SHARE_STEP: u64 = 20;
-
 /// Longest rest: past this a job would look as if it hung.
 const REST_MAX: Duration = Duration::from_millis(500);
-
-/// See the head of this file.
-#[derive(Default)]
-pub(crate) struct Governor {
-    /// 0: not decided yet.
-    share: Cell<u64>,
-    /// Clients were active at the last look of a job.
-    contended: Cell<bool>,
-    stepped: Cell<Nanos>,
-    seen: RefCell<Figures>,
-}
-
-impl Governor {
-    fn share(&self) -> u64 {
-        match self.share.get() {
-            0 => SHARE_USUAL,
-            share => share,
-        }
-    }
-
-    /// Adjusts the share: client requests of the last step took this long.
-    fn step(&self, target: Nanos, p99: Nanos) {
-        let share = self.share();
-        let next = if p99 > target / 5 * 4 {
-            share / 2
-        } else if p99 < target / 5 * 3 {
-            share + SHARE_STEP
-        } else {
-            share
-        };
-        self.share.set(next.clamp(SHARE_MIN, WHOLE));
-    }
-}
 
 impl<E: Env> Inner<E> {
     /// Requests that clients have begun on any shard.
@@ -132,26 +86,5 @@ impl<E: Env> Inner<E> {
             governor.stepped.set(now);
             governor.seen.replace(figures);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_share_gives_way_at_once_and_comes_back_slowly() {
-        let governor = Governor::default();
-        let target = 5_000_000;
-        (0..100).for_each(|_| governor.step(target, 1_000_000));
-        assert_eq!(governor.share(), WHOLE, "users who are well served leave everything");
-        governor.step(target, 4_900_000);
-        assert_eq!(governor.share(), WHOLE / 2, "below the target, but not by enough");
-        governor.step(target, 3_500_000);
-        assert_eq!(governor.share(), WHOLE / 2);
-        governor.step(target, 2_000_000);
-        assert_eq!(governor.share(), WHOLE / 2 + SHARE_STEP);
-        (0..100).for_each(|_| governor.step(target, 50_000_000));
-        assert_eq!(governor.share(), SHARE_MIN, "it never ends");
     }
 }

@@ -21,15 +21,15 @@ use format::{MemberState, Rebuild};
 use crate::array::{Array, Inner};
 use crate::geometry::ranges::Range;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
-use crate::io::member::ReadFailure;
 use crate::io::plan::Strip;
-use crate::jobs::job::Job;
+use crate::io::types::ReadFailure;
 use crate::membership::JoinError;
-use crate::membership::leader::{GroupState, Leaves};
 use crate::state::cause::{Cause, Failure};
 use crate::state::event::{Event, JobKind, JobState};
 use crate::state::findings::ScrubMode;
-use crate::state::message::{Op, Outcome, Request};
+use crate::state::job::Job;
+use crate::state::leader::{GroupState, Leaves};
+use crate::state::message::{AHEAD_MIN, Op, Outcome, Request};
 use crate::state::slot::{DriveId, Slot};
 
 /// A rebuild that stopped because too little could be read is restarted after this.
@@ -539,6 +539,3 @@ impl<E: Env> Inner<E> {
         join_all(units.into_iter().map(|unit| self.enqueue(unit, Op::Nothing))).await;
     }
 }
-
-/// Entries of stripe groups rebuilt ahead, before those that the rebuild has passed are removed.
-pub(crate) const AHEAD_MIN: usize = 4096;

@@ -10,11 +10,12 @@ use crate::array::{Array, Inner};
 use crate::geometry::ranges::Range;
 use crate::geometry::{Role, UnitIndex};
 use crate::io::plan::Strip;
-use crate::io::unit::RowView;
-use crate::jobs::job::{FINDINGS_MAX, Job};
+use crate::io::types::RowView;
+use crate::jobs::job::FINDINGS_MAX;
 use crate::jobs::scrub_job::ScrubProgress;
 use crate::state::event::{Event, JobKind, JobState};
 use crate::state::findings::{Fault, Finding, ScrubMode, ScrubReport};
+use crate::state::job::Job;
 use crate::state::message::{Op, Outcome, Request};
 
 /// The resolution of findings, in bytes of a strip.

@@ -11,9 +11,9 @@ use drive::Env;
 
 use crate::array::{Array, Inner};
 use crate::geometry::UnitIndex;
-use crate::jobs::job::Job;
 use crate::state::event::{JobKind, JobState};
 use crate::state::findings::ScrubMode;
+use crate::state::job::Job;
 
 /// Progress of a scrub, for the daemon to keep over a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,9 +14,8 @@ use crate::geometry::ranges::{Range, Ranges};
 use crate::geometry::{MemberIndex, Role, UnitIndex, roles};
 use crate::io::overlay::Overlay;
 use crate::io::plan::Strip;
-use crate::io::unit::{RowView, StripView};
-use crate::io::write::StripWrite;
-use crate::log::{Appended, Entries, Log, Open, Record, Share, Witnesses};
+use crate::io::types::{Bases, Change, Logged, Overwritten, RowView, StripView, StripWrite};
+use crate::log::{Appended, Entries, Log, Record, Share, Witnesses};
 use crate::state::slot::DriveId;
 
 /// How often a write checks whether the end of a rebuild still blocks it.
@@ -24,32 +23,6 @@ const HOLD_LOOK: Duration = Duration::from_micros(100);
 
 /// How often a write checks whether a suspect member has been declared faulty or cleared.
 const DECISION_LOOK: Duration = Duration::from_millis(1);
-
-/// The members whose strips a record says are overwritten in place.
-pub(crate) type Overwritten = SmallVec<[(MemberIndex, DriveId); 4]>;
-
-/// The partial parity of a record.
-pub(crate) type Bases = SmallVec<[Buf; 4]>;
-
-/// The changes of a component.
-pub(crate) struct Change<'a> {
-    pub overlay: &'a Overlay,
-    pub columns: Range,
-    pub writes: &'a [StripWrite],
-    /// If `bases` is set, the parity is not among the writes: see [`Inner::changes_alone`].
-    pub bases: &'a [Buf],
-    pub fua: bool,
-}
-
-/// The result of logging a component.
-pub(crate) enum Logged {
-    /// Nothing was logged: no redundancy is at stake, or the group keeps no log.
-    Nothing,
-    /// The record is durable, so the strips may be overwritten.
-    Durable(Open, Overwritten),
-    /// A member left: plan again.
-    Again,
-}
 
 impl<E: Env> Inner<E> {
     /// Logs a write to a stripe that was written before.
@@ -438,13 +411,6 @@ fn good<D>(view: &RowView<D>) -> u64 {
 fn is_open_question(entry: &Entry) -> bool {
     let count = entry.overwritten.count_ones();
     count > 1 || (count == 1 && entry.in_parity != 0)
-}
-
-impl StripWrite {
-    /// The columns of this write.
-    pub fn range(&self) -> Range {
-        Range::new(self.x, self.x + self.data.iter().map(|data| data.len() as u64).sum::<u64>())
-    }
 }
 
 /// The slices that are written to a strip within some columns, in order of address, each with its

@@ -9,8 +9,8 @@ use format::log::{FrameHead, SEALS, encode_seal, seal_offset};
 
 use super::{FlushMark, Log};
 use crate::array::Inner;
+use crate::drives::retry::write_retried;
 use crate::geometry::MemberIndex;
-use crate::membership::leader::write_retried;
 use crate::state::cause::Failure;
 use crate::state::errors::Failed;
 use crate::state::slot::{DriveId, Slot};

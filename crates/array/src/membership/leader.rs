@@ -8,161 +8,34 @@
 //!    crash.
 //! 3. A map block is written only after a flush that followed its snapshot. The map blocks, the
 //!    catalogue and the list of lost blocks are written to the slot that does not hold the durable
-//!    version ([`Version`]). So a crash leaves one of the two.
+//!    version ([`crate::state::version::Version`]). So a crash leaves one of the two.
 //! 4. One copy of a superblock is durable before the other one is touched. The older or damaged
 //!    copy is written first, so the newest is always whole.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments, join_all};
+use drive::{BlockError, Buf, BufMut, DriveError, Env, join_all};
 use format::{
-    BLOCK, Catalogue, Features, Layout, MapBlock, MemberEntry, MemberState, Rebuild, Role, Superblock, Uuid,
-    catalogue_slot_bytes, catalogue_slot_offset, encode_slot, map_slot_offset, newest,
+    Catalogue, Features, MapBlock, MemberEntry, MemberState, Role, Superblock, Uuid, catalogue_slot_bytes,
+    catalogue_slot_offset, encode_slot, map_slot_offset,
 };
-use smallvec::smallvec;
 
 use crate::array::Inner;
-use crate::assembly::probe::superblock_places;
-use crate::drives::fail_slow::SlowDrives;
 use crate::drives::handle::Handle;
-use crate::geometry::{MemberIndex, UnitIndex};
-use crate::jobs::governor::Governor;
-use crate::jobs::job::Job;
+use crate::drives::retry::write_retried;
+use crate::drives::superblock::{read_superblock, write_superblock};
+use crate::geometry::MemberIndex;
 use crate::state::cause::{Cause, Failure};
 use crate::state::errors::Failed;
-use crate::state::event::Event;
+use crate::state::leader::{Away, GroupState, Leader, Leaves};
 use crate::state::slot::{DriveId, Slot};
-use crate::state::version::Version;
-use crate::util::semaphore::FairSemaphore;
 
 /// Time until superblocks that could not be written are written again.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Most map blocks that are written with FUA. With more of them a flush at the end is cheaper.
 const FUA_BLOCKS_MAX: usize = 4;
-
-/// The leader's part of a group.
-pub(crate) struct Leader {
-    /// The superblock as it was last written. The fields of the single drive stay as they were
-    /// loaded.
-    pub superblock: RefCell<Superblock>,
-    pub layout: Layout,
-    /// Identities of the drives.
-    pub identities: RefCell<BTreeMap<DriveId, Uuid>>,
-    /// Drives that wait to replace a member.
-    pub spares: RefCell<Vec<DriveId>>,
-    /// Spares that were not there when the group was assembled. They stay listed.
-    absent_spares: Vec<Uuid>,
-    pub catalogue: RefCell<Catalogue>,
-    pub jobs: RefCell<Vec<Rc<Job>>>,
-    pub next_job: Cell<u64>,
-    /// Receives the events of the group.
-    pub listener: Box<dyn Fn(Event)>,
-    /// One change of the superblocks at a time.
-    pub state_lock: FairSemaphore,
-    /// One change of the stripe groups' owners at a time.
-    pub owners_lock: FairSemaphore,
-    /// One rebuild at a time.
-    pub rebuild_lock: FairSemaphore,
-    catalogue_version: Cell<Version>,
-    catalogue_lock: FairSemaphore,
-    pub lost_version: Cell<Version>,
-    pub lost_lock: FairSemaphore,
-    /// Set if the group was not stopped cleanly. The recovery is done, but the superblocks do not
-    /// say so yet. These members failed during it.
-    pub failed_in_recovery: Option<Vec<MemberIndex>>,
-    /// The wait for members that were missing at the start is over: spares take their slots.
-    pub missing_waited_for: Cell<bool>,
-    pub map_lock: FairSemaphore,
-    map_versions: RefCell<Vec<Version>>,
-    /// The epoch of the last superblock that each drive took.
-    pub held: RefCell<BTreeMap<DriveId, u64>>,
-    /// Drives that left, by slot. `None` if their content is not known.
-    pub away: RefCell<BTreeMap<u16, Option<Away>>>,
-    /// Drives that were slow lately.
-    pub slow: RefCell<SlowDrives>,
-    /// Stripe groups below this one have been copied to the replacement
-    /// ([`crate::membership::replacement`]).
-    pub copied: Cell<UnitIndex>,
-    /// Limits background work.
-    pub governor: Governor,
-}
-
-impl Leader {
-    pub fn new(
-        superblock: Superblock,
-        identities: BTreeMap<DriveId, Uuid>,
-        spares: Vec<DriveId>,
-        catalogue: (u64, Catalogue),
-        map_sequences: Vec<u64>,
-        (failed_in_recovery, lost_sequence): (Option<Vec<MemberIndex>>, u64),
-        listener: Box<dyn Fn(Event)>,
-    ) -> Self {
-        // A member whose superblock was slightly older when the group was assembled counts as
-        // unknown when it comes back.
-        let held = identities.keys().map(|&drive| (drive, superblock.epoch)).collect();
-        let present: Vec<Uuid> = spares.iter().filter_map(|spare| identities.get(spare).copied()).collect();
-        Leader {
-            layout: superblock.layout,
-            absent_spares: superblock.spares.iter().copied().filter(|spare| !present.contains(spare)).collect(),
-            superblock: RefCell::new(superblock),
-            identities: RefCell::new(identities),
-            spares: RefCell::new(spares),
-            catalogue: RefCell::new(catalogue.1),
-            jobs: RefCell::default(),
-            next_job: Cell::new(1),
-            listener,
-            state_lock: FairSemaphore::default(),
-            owners_lock: FairSemaphore::default(),
-            rebuild_lock: FairSemaphore::default(),
-            catalogue_version: Cell::new(Version::found(catalogue.0)),
-            catalogue_lock: FairSemaphore::default(),
-            lost_version: Cell::new(Version::found(lost_sequence)),
-            lost_lock: FairSemaphore::default(),
-            failed_in_recovery,
-            missing_waited_for: Cell::new(false),
-            map_lock: FairSemaphore::default(),
-            map_versions: RefCell::new(map_sequences.into_iter().map(Version::found).collect()),
-            held: RefCell::new(held),
-            away: RefCell::default(),
-            slow: RefCell::default(),
-            copied: Cell::new(UnitIndex(0)),
-            governor: Governor::default(),
-        }
-    }
-}
-
-/// A drive that left its slot.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Away {
-    /// Its identity.
-    pub uuid: Uuid,
-    /// The epoch of its superblock.
-    pub epoch: u64,
-}
-
-/// A change of the group's state, as the superblocks will show it.
-#[derive(Clone)]
-pub(crate) struct GroupState {
-    pub slots: Vec<Slot>,
-    pub spares: Vec<DriveId>,
-    pub clean: bool,
-    pub rebuild: Option<Rebuild>,
-    /// Events to report once the superblocks show the change: members that left.
-    pub news: Vec<Event>,
-}
-
-/// Older catalogues that stay on the members next to a new one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leaves {
-    /// The previous one in the other slot, and the end of a longer one in this slot.
-    Older,
-    /// None in this slot.
-    Nothing,
-}
 
 impl<E: Env> Inner<E> {
     pub fn leader(&self) -> &Leader {
@@ -501,77 +374,5 @@ impl<E: Env> Inner<E> {
             leader.superblock.borrow_mut().features.incompatible = before;
         }
         result
-    }
-}
-
-/// Writes a superblock at the tail and the head of a drive, durably, one after the other. The older
-/// or damaged copy is first, since a crash may tear the copy that is being written.
-pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superblock) -> Result<(), Failure> {
-    let bytes = BufMut::copy_of(&superblock.encode()).freeze();
-    debug_assert_eq!(bytes.len(), BLOCK);
-    let [head, tail] = superblock_places(drive).map_err(|error| Failure::write(0, error))?;
-    let read = |offset| read_retried(drive, offset, || BufMut::zeroed(BLOCK));
-    let mut copies = [Vec::new(), Vec::new()];
-    for (copy, offset) in copies.iter_mut().zip([head, tail]) {
-        match read(offset).await {
-            Ok(read) => copy.extend_from_slice(&read),
-            Err(DriveError::Gone) => return Err(Failure::read(offset, DriveError::Gone)),
-            // A damaged copy is written first, which restores it.
-            Err(_) => {}
-        }
-    }
-    let head_first = newest(&copies[0], &copies[1]).is_ok_and(|copies| copies.head_stale);
-    for offset in if head_first { [head, tail] } else { [tail, head] } {
-        let written = write_retried(drive, offset, bytes.clone(), true).await;
-        written.map_err(|error| Failure::write(offset, error))?;
-    }
-    Ok(())
-}
-
-/// A drive's superblock: the newer of its copies.
-async fn read_superblock<D: Drive>(drive: &D) -> Option<Superblock> {
-    let mut copies = [Vec::new(), Vec::new()];
-    for (copy, offset) in copies.iter_mut().zip(superblock_places(drive).ok()?) {
-        if let Ok(read) = read_retried(drive, offset, || BufMut::zeroed(BLOCK)).await {
-            copy.extend_from_slice(&read);
-        }
-    }
-    newest(&copies[0], &copies[1]).ok().map(|copies| copies.superblock)
-}
-
-/// Flushes a drive. Tries again once after an error.
-pub(crate) async fn flush_retried<D: Drive>(drive: &D) -> Result<(), DriveError> {
-    twice(async || drive.flush().await).await
-}
-
-/// Tries a flush again after an error, unless the drive is gone.
-pub(crate) async fn twice(flush: impl AsyncFn() -> Result<(), DriveError>) -> Result<(), DriveError> {
-    match flush().await {
-        Ok(()) => Ok(()),
-        Err(DriveError::Gone) => Err(DriveError::Gone),
-        Err(_) => flush().await,
-    }
-}
-
-/// Reads from a drive into memory that `alloc` gives. Tries again once after an error: an error of
-/// the path to the drive is no reason to go on with less data than there is.
-pub(crate) async fn read_retried<D: Drive>(
-    drive: &D,
-    offset: u64,
-    alloc: impl Fn() -> BufMut,
-) -> Result<BufMut, DriveError> {
-    match drive.read(offset, alloc()).await {
-        Ok(bytes) => Ok(bytes),
-        Err(DriveError::Gone) => Err(DriveError::Gone),
-        Err(_) => drive.read(offset, alloc()).await,
-    }
-}
-
-pub(crate) async fn write_retried<D: Drive>(drive: &D, offset: u64, bytes: Buf, fua: bool) -> Result<(), DriveError> {
-    let data: Segments = smallvec![bytes];
-    match drive.write(offset, data.clone(), fua).await {
-        Ok(()) => Ok(()),
-        Err(DriveError::Gone) => Err(DriveError::Gone),
-        Err(_) => drive.write(offset, data, fua).await,
     }
 }

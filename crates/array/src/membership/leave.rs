@@ -16,11 +16,12 @@ use drive::{BlockError, DriveError, Env, join_all};
 use format::{MemberState, Role};
 
 use crate::array::Inner;
+use crate::drives::retry::{flush_retried, twice};
 use crate::geometry::MemberIndex;
-use crate::membership::leader::{GroupState, flush_retried, twice};
 use crate::state::cause::{Cause, Failure};
 use crate::state::errors::Failed;
 use crate::state::event::Event;
+use crate::state::leader::GroupState;
 use crate::state::message::{Outcome, Request};
 use crate::state::slot::{DriveId, Slot};
 

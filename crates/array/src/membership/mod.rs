@@ -1,7 +1,9 @@
 //! Changes of the drives of a group, by an operator or by the task that watches the drives.
 
+pub(crate) mod configure;
 pub(crate) mod leader;
 pub(crate) mod leave;
+pub(crate) mod lost_blocks;
 pub(crate) mod ownership;
 pub(crate) mod replacement;
 pub(crate) mod status;

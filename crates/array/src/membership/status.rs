@@ -5,8 +5,8 @@ use format::{Catalogue, MemberState};
 
 use crate::array::{Array, Inner};
 use crate::geometry::MemberIndex;
-use crate::membership::leader::Leaves;
 use crate::state::event::{GroupStatus, MemberStatus, ReadLatency};
+use crate::state::leader::Leaves;
 use crate::state::slot::{DriveId, Slot};
 
 impl<E: Env> Array<E> {

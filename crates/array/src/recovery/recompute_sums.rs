@@ -11,8 +11,8 @@ use format::{BLOCK, Region};
 
 use crate::checksums::verify::{read_sums, sums_of};
 use crate::drives::bounded::Bounded;
+use crate::drives::retry::read_retried;
 use crate::geometry::MemberIndex;
-use crate::membership::leader::read_retried;
 use crate::recovery::replay::Replay;
 use crate::util::semaphore::FairSemaphore;
 

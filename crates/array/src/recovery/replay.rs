@@ -12,9 +12,10 @@ use format::log::{Entry, LOST_SLOTS, LostBlocks, lost_slot_offset};
 use format::{BLOCK, MemberState, Runs, Superblock, superblock_offsets};
 
 use crate::drives::bounded::Bounded;
+use crate::drives::retry::{flush_retried, read_retried, write_retried};
+use crate::drives::superblock::write_superblock;
 use crate::geometry::ranges::{Range, Ranges};
 use crate::geometry::{MemberIndex, Role, UnitIndex, roles};
-use crate::membership::leader::{flush_retried, read_retried, write_retried, write_superblock};
 use crate::recovery::recompute_sums::RecomputedSums;
 use crate::recovery::replay_log::Record;
 use crate::state::kept::KeptGroup;

@@ -4,18 +4,8 @@
 //! The engine bases no decision on it, and spends nothing on it where nothing failed.
 
 use std::fmt;
-use std::rc::Rc;
 
-use drive::{DriveError, Env};
-
-use crate::array::Inner;
-use crate::geometry::{MemberIndex, Role, UnitIndex};
-use crate::io::plan::Strip;
-use crate::io::unit::{RowView, StripView};
-use crate::io::write::StripWrite;
-use crate::state::event::Event;
-use crate::state::message::Request;
-use crate::state::slot::DriveId;
+use drive::DriveError;
 
 /// A kind of drive operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,55 +127,6 @@ impl fmt::Display for Flaw {
         match self {
             Flaw::Damaged => formatter.write_str("not what was written there"),
             Flaw::Unreadable(error) => error.fmt(formatter),
-        }
-    }
-}
-
-impl<E: Env> Inner<E> {
-    /// Sends an event to the leader's listener, without waiting for it.
-    #[cold]
-    pub fn tell(self: &Rc<Self>, event: Event) {
-        if let Some(leader) = &self.leader {
-            return (leader.listener)(event);
-        }
-        let inner = self.clone();
-        self.env.spawn(async move {
-            // An error means that the group is gone. Then the event is of no use.
-            let _ = inner.on_leader(Request::Tell(event)).await;
-        });
-    }
-
-    /// Reports that an operation on a member failed, and is tried again.
-    pub fn tell_retry(self: &Rc<Self>, member: MemberIndex, drive: DriveId, failure: Failure) {
-        self.tell(Event::Retried { member, drive, failure });
-    }
-
-    /// Reports that bytes of a member cannot be used.
-    pub fn tell_flaw(self: &Rc<Self>, strip: &StripView<E::Drive>, offset: u64, len: u64, flaw: Flaw) {
-        self.tell(Event::BytesFlawed { member: strip.member, drive: strip.id, offset, len, flaw });
-    }
-
-    /// Reports that bytes of a member that could not be used were computed from the others and
-    /// written back.
-    pub fn tell_healed(self: &Rc<Self>, strip: &StripView<E::Drive>, unit: UnitIndex, x: u64, len: u64) {
-        let offset = self.shared.geometry.member_offset(unit, x);
-        self.tell(Event::BytesHealed { member: strip.member, drive: strip.id, offset, len });
-    }
-
-    /// As [`Inner::tell_healed`], for a write that found strips unreadable and wrote them as well,
-    /// except for those that `failed`.
-    #[cold]
-    pub fn tell_healed_by(
-        self: &Rc<Self>,
-        unit: UnitIndex,
-        view: &RowView<E::Drive>,
-        writes: &[StripWrite],
-        failed: &[Role],
-    ) {
-        let is_healed =
-            |write: &&StripWrite| view.0[write.role].strip == Strip::Unreadable && !failed.contains(&write.role);
-        for write in writes.iter().filter(is_healed) {
-            self.tell_healed(&view.0[write.role], unit, write.x, write.range().len());
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Events and status of a group, for its users.
 
+use drive::Nanos;
+use format::{MemberState, Superblock, Uuid};
+
 use crate::geometry::MemberIndex;
 use crate::state::cause::{Cause, Failure, Flaw};
 use crate::state::errors::MemberErrors;
 use crate::state::findings::Finding;
 use crate::state::owners::Owners;
 use crate::state::slot::DriveId;
-use drive::{Env, Nanos};
-use format::{MemberState, Superblock, Uuid};
 
 /// An event of a drive or a job. Reported once, when it happens.
 #[derive(Debug, Clone, PartialEq, Eq)]

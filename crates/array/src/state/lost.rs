@@ -6,17 +6,12 @@
 
 #![allow(clippy::disallowed_types, reason = "only a group that lost blocks takes the lock, and reads share it")]
 
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use drive::{BlockError, BufMut, Drive, Env};
-use format::log::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, LostError, lost_slot_offset};
-use format::{BLOCK, Superblock};
-
-use crate::array::Inner;
-use crate::assembly::assemble::AssembleError;
-use crate::assembly::load::{Sources, read_patched};
+use drive::BlockError;
+use format::BLOCK;
+use format::log::{LOST_RANGES_MAX, LostBlocks};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
@@ -32,7 +27,7 @@ pub struct LostRanges {
     /// Whether there are ranges. Nearly every group has none, and takes no lock to know it.
     any: AtomicBool,
     /// Number of ranges in the list on the members.
-    listed: AtomicUsize,
+    pub(crate) listed: AtomicUsize,
 }
 
 impl LostRanges {
@@ -113,7 +108,7 @@ impl LostRanges {
     }
 
     /// The lost ranges outside of a range.
-    fn ranges_without(&self, offset: u64, len: u64) -> Vec<(u64, u64)> {
+    pub(crate) fn ranges_without(&self, offset: u64, len: u64) -> Vec<(u64, u64)> {
         let left = if len == 0 { self.all().clone() } else { without(&self.all(), offset, len) };
         left.into_iter().map(|(start, end)| (start, end - start)).collect()
     }
@@ -139,32 +134,6 @@ fn block_at((start, end): (u64, u64), at: u64) -> BlockError {
     let block = at / BLOCK_BYTES * BLOCK_BYTES;
     let offset = block.max(start);
     BlockError::Unknown { offset, len: block.saturating_add(BLOCK_BYTES).min(end) - offset }
-}
-
-/// Reads the list from the members: the valid copy with the highest sequence. If there is no valid
-/// copy, no list was ever written. At least one member in sync has to be able to read each slot, as
-/// far as it has content: lost blocks must not be read.
-pub(crate) async fn load_lost<D: Drive>(
-    superblock: &Superblock,
-    sources: &Sources<'_, D>,
-) -> Result<LostBlocks, AssembleError> {
-    let mut newest = LostBlocks::default();
-    let mut is_known = [false; LOST_SLOTS as usize];
-    for (drive, in_sync) in sources.drives.iter().zip(&sources.in_sync) {
-        for slot in 0..LOST_SLOTS {
-            let offset = lost_slot_offset(&superblock.layout, slot);
-            let Ok(patched) = read_patched(*drive, offset, LOST_SLOT_BYTES).await else { continue };
-            let decoded = LostBlocks::decode(&patched.bytes, &superblock.array);
-            let is_absent = matches!(decoded, Err(LostError::NotAList | LostError::OtherArray));
-            let is_read = patched.is_whole || decoded.is_ok() || (is_absent && patched.has_head);
-            is_known[slot as usize] |= is_read && *in_sync;
-            match decoded {
-                Ok(list) if list.sequence > newest.sequence => newest = list,
-                _ => {}
-            }
-        }
-    }
-    if is_known.contains(&false) { Err(AssembleError::Unreadable("list of lost blocks")) } else { Ok(newest) }
 }
 
 /// Ranges in order, with those that touch joined.
@@ -193,38 +162,6 @@ pub(crate) fn listable(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
         ranges[least].1 = next + len - ranges[least].0;
     }
     ranges
-}
-
-impl<E: Env> Inner<E> {
-    /// Writes the list of lost blocks to every member, durably. Blocks in the range `back` (offset
-    /// and length in bytes) are left out, and are readable afterwards. Leader only.
-    ///
-    /// # Errors
-    /// [`BlockError`] if too many members do not take it. [`BlockError::NoSpace`] if it would have
-    /// too many ranges, because blocks in the middle of ranges come back. Those in `back` are still
-    /// lost then.
-    pub async fn save_lost(self: &Rc<Self>, back: Option<(u64, u64)>) -> Result<(), BlockError> {
-        let leader = self.leader();
-        let _turn = leader.lost_lock.enter().await;
-        let (offset, len) = back.unwrap_or_default();
-        let ranges = self.shared.lost.ranges_without(offset, len);
-        if ranges.len() > LOST_RANGES_MAX {
-            return Err(BlockError::NoSpace);
-        }
-        let mut version = leader.lost_version.get();
-        let list = LostBlocks { sequence: version.begin(), ranges };
-        leader.lost_version.set(version);
-        let count = list.ranges.len();
-        let bytes = BufMut::copy_of(&list.encode(&self.shared.array)).freeze();
-        self.write_everywhere(lost_slot_offset(&leader.layout, list.sequence % LOST_SLOTS), bytes, true).await?;
-        version.end();
-        leader.lost_version.set(version);
-        self.shared.lost.listed.store(count, Ordering::Release);
-        // Only after the list says so: a block that was readable once must not be an error after a
-        // restart.
-        self.shared.lost.written(offset, len);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -140,3 +140,9 @@ pub(crate) enum Outcome {
         failed: Vec<(MemberIndex, DriveId, Failure)>,
     },
 }
+
+/// Entries of stripe groups rebuilt ahead, before those that the rebuild has passed are removed.
+pub(crate) const AHEAD_MIN: usize = 4096;
+
+/// Steps of one shard that are under way at the same time, of all requests.
+pub(crate) const STEPS_AT_ONCE: usize = 4;

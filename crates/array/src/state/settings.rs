@@ -3,9 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use drive::{Env, Nanos};
-
-use crate::array::Array;
+use drive::Nanos;
 
 /// Behavior of a group beyond its on-disk format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,9 +21,9 @@ pub(crate) struct SharedSettings {
     client_p99: AtomicU64,
     retire_slow: AtomicBool,
     /// 0: [`TIME_LIMIT`].
-    time_limit: AtomicU64,
-    unhedged: AtomicBool,
-    unavoided: AtomicBool,
+    pub(crate) time_limit: AtomicU64,
+    pub(crate) unhedged: AtomicBool,
+    pub(crate) unavoided: AtomicBool,
 }
 
 /// Time limit of a drive operation. Long enough for a drive that retries internally, or for a path
@@ -59,41 +57,8 @@ impl SharedSettings {
         !self.unavoided.load(Ordering::Relaxed)
     }
 
-    fn set(&self, settings: Settings) {
+    pub(crate) fn set(&self, settings: Settings) {
         self.client_p99.store(settings.client_p99.unwrap_or(0), Ordering::Relaxed);
         self.retire_slow.store(settings.retire_slow, Ordering::Relaxed);
-    }
-}
-
-impl<E: Env> Array<E> {
-    /// Changes the group's settings on all shards. May be called on any shard.
-    pub fn configure(&self, settings: Settings) {
-        self.0.shared.settings.set(settings);
-    }
-
-    /// Sets how long a drive operation may take before the drive counts as failed. Default: 30 s.
-    ///
-    /// # Panics
-    /// If `limit` is 0.
-    pub fn set_time_limit(&self, limit: Nanos) {
-        assert!(limit > 0, "no drive answers in no time");
-        self.0.shared.settings.time_limit.store(limit, Ordering::Relaxed);
-    }
-
-    /// Switches hedging of slow reads, so that a test of it can fail.
-    #[doc(hidden)]
-    pub fn set_hedging(&self, on: bool) {
-        self.0.shared.settings.unhedged.store(!on, Ordering::Relaxed);
-    }
-
-    /// Switches avoidance of slow drives, so that a test of it can fail.
-    #[doc(hidden)]
-    pub fn set_avoidance(&self, on: bool) {
-        self.0.shared.settings.unavoided.store(!on, Ordering::Relaxed);
-    }
-
-    /// The current settings.
-    pub fn settings(&self) -> Settings {
-        self.0.shared.settings.get()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use format::{CrashSafety, Layout, MemberState, Superblock, Uuid};
 
-use crate::checksums::verify::Checksums;
+use crate::checksums::sums::Checksums;
 use crate::drives::latency::Latencies;
 use crate::geometry::{Geometry, MemberIndex, UnitIndex};
 use crate::log::questions::Questions;
