@@ -1,4 +1,4 @@
-//! What was found when a rule was introduced, and is not put right so far.
+//! Findings that are accepted: those that were there when a rule was introduced.
 //!
 //! A line of the file is a rule, a file, an item or `-`, and a weight: `width docs/cli/README.md -
 //! 12` are twelve lines that are too wide. A file may not get worse, and what got better is written
@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use crate::Finding;
 
-/// What a weight is of: rule, file, item.
+/// The key of a weight: rule, file, item.
 type Key = (String, String, String);
 
 /// Weights that are accepted.
@@ -62,7 +62,7 @@ impl Baseline {
         text
     }
 
-    /// What differs from this baseline, worse first.
+    /// The differences to this baseline, worse ones first.
     pub fn compare(&self, findings: &[Finding]) -> Vec<Difference> {
         let now = Baseline::of(findings);
         let accepted = |key: &Key| self.0.get(key).copied().unwrap_or(0);

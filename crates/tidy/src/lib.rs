@@ -1,9 +1,9 @@
 //! Checks of the source and the documents that no compiler makes, for `./x test`.
 //!
-//! A rule looks at files and gives [`Finding`]s: a file, a line, the rule and what is wrong. What a
-//! rule found when it was introduced stands in a [`baseline`]: a finding is an error only where a
-//! file got worse. A file that got better lowers its baseline (`tidy --update`), so that it cannot
-//! get worse again.
+//! A rule looks at files and gives [`Finding`]s: a file, a line, the rule and a sentence. The
+//! [`baseline`] lists the findings that a rule had when it was introduced. A finding is an error only
+//! if a file got worse. A file that got better lowers its baseline (`tidy --update`), so that it
+//! cannot get worse again.
 //!
 //! The rules:
 //! - `width`: comments and Markdown have at most 100 columns.
@@ -34,11 +34,11 @@ pub struct Finding {
     pub line: usize,
     /// The rule.
     pub rule: &'static str,
-    /// What in the file it is about, if there can be several: a function.
+    /// The function it is about, for rules with several findings in a file.
     pub item: String,
     /// How bad it is, in what the rule counts: lines, files. Findings of one item add up.
     pub weight: usize,
-    /// What is wrong, in a sentence.
+    /// One sentence that says what is wrong.
     pub message: String,
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What a file is.
+/// Kinds of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Rust source.
@@ -22,7 +22,7 @@ pub enum Kind {
 pub struct File {
     /// Its path from the root, with slashes.
     pub path: String,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its text; empty for [`Kind::Other`].
     pub text: String,

@@ -78,7 +78,8 @@ pub(crate) struct Change<'a> {
     pub overlay: &'a Overlay,
     pub columns: Range,
     pub writes: &'a [StripWrite],
-    /// If `bases` is set, the parity is not among the writes: see [`crate::array::Inner::changes_alone`].
+    /// If `bases` is set, the parity is not among the writes: see
+    /// [`crate::array::Inner::changes_alone`].
     pub bases: &'a [Buf],
     pub fua: bool,
 }

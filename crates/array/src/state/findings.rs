@@ -1,4 +1,4 @@
-//! What a scrub does, and what it finds.
+//! Modes, findings and reports of scrubs.
 
 use crate::geometry::MemberIndex;
 

@@ -1,7 +1,8 @@
-//! What files of a crate import from each other: no large circles, and nothing from a layer above.
+//! Imports between the files of a crate: no large circles, and nothing from a layer above.
 //!
-//! A crate's file `layers` names its modules, the lowest first. Each line is a layer; modules of
-//! one layer may import each other. `#` begins a comment. A module that is in no line is a finding.
+//! A crate's file `layers` names its modules, the lowest first. An empty line ends a layer, and
+//! modules of one layer may import each other. `#` begins a comment. A module that is in no layer
+//! is a finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -183,7 +184,9 @@ fn reached<'a>(known: &'a Crate<'_>, from: &str) -> BTreeSet<&'a str> {
 fn layers(known: &Crate<'_>) -> Vec<Finding> {
     let Some(list) = known.layers else { return Vec::new() };
     let mut layer_of: BTreeMap<&str, usize> = BTreeMap::new();
-    for (index, line) in list.text.lines().enumerate() {
+    let mut index = 0;
+    for line in list.text.lines() {
+        index += usize::from(line.is_empty());
         let names = line.split('#').next().unwrap_or_default();
         layer_of.extend(names.split_whitespace().map(|name| (name, index)));
     }
@@ -227,7 +230,7 @@ mod tests {
     #[test]
     fn an_import_of_a_layer_above_is_found_in_any_form() {
         let files = [
-            ("crates/a/layers", "low  # types\nhigh\n"),
+            ("crates/a/layers", "low  # types\n\nhigh\n"),
             ("crates/a/src/lib.rs", "mod low; mod high;"),
             ("crates/a/src/low.rs", "use crate::high::A;\nfn f() { super::high::g() }"),
             ("crates/a/src/high/mod.rs", "mod inner; use crate::low::B;"),
@@ -246,7 +249,7 @@ mod tests {
     #[test]
     fn tests_may_import_everything() {
         let files = [
-            ("crates/a/layers", "low\nhigh\n"),
+            ("crates/a/layers", "low\n\nhigh\n"),
             ("crates/a/src/low.rs", "#[cfg(test)] mod tests { use crate::high::A; }"),
             ("crates/a/src/high.rs", ""),
         ];
