@@ -1,9 +1,9 @@
 //! Checks of the source and the documents that no compiler makes, for `./x test`.
 //!
 //! A rule looks at files and gives [`Finding`]s: a file, a line, the rule and a sentence. The
-//! [`baseline`] lists the findings that a rule had when it was introduced. A finding is an error only
-//! if a file got worse. A file that got better lowers its baseline (`tidy --update`), so that it
-//! cannot get worse again.
+//! [`baseline`] lists the findings that a rule had when it was introduced. A finding is an error
+//! only if a file got worse. A file that got better lowers its baseline (`tidy --update`), so that
+//! it cannot get worse again.
 //!
 //! The rules:
 //! - `width`: comments and Markdown have at most 100 columns.
