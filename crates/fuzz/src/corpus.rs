@@ -1,4 +1,4 @@
-//! Inputs that are kept: `corpus/TARGET/NAME`, and those that once crashed in
+//! Stored inputs: `corpus/TARGET/NAME`, and inputs that once caused a crash in
 //! `corpus/TARGET/crashes/NAME`.
 
 use std::fs;
@@ -12,16 +12,16 @@ pub fn folder(target: &Target) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
 }
 
-/// The folder of the inputs that crashed a target.
+/// The folder of the inputs that caused a crash of a target.
 pub fn crashes(target: &Target) -> PathBuf {
     folder(target).join("crashes")
 }
 
 /// All inputs of a target: those that its generator makes now, those stored elsewhere, those in its
-/// folder, and those that crashed it; each once.
+/// folder, and those that caused a crash. Each input is contained once.
 ///
 /// # Errors
-/// If a file that is there cannot be read.
+/// If an existing file cannot be read.
 pub fn load(target: &Target) -> io::Result<Vec<Seed>> {
     let mut seeds = (target.seeds)();
     seeds.extend((target.stored)());
@@ -41,7 +41,7 @@ pub fn load(target: &Target) -> io::Result<Vec<Seed>> {
     Ok(seeds)
 }
 
-/// Writes what the generator of a target makes into its folder. Other files there stay.
+/// Writes the inputs from the generator of a target into its folder. Other files there stay.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -55,7 +55,7 @@ pub fn generate(target: &Target) -> io::Result<usize> {
     Ok(seeds.len())
 }
 
-/// Keeps an input that crashed a target; says where.
+/// Stores an input that caused a crash of a target. Returns the path.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -63,7 +63,7 @@ pub fn keep_crash(target: &Target, input: &[u8]) -> io::Result<PathBuf> {
     keep(&crashes(target), input)
 }
 
-/// Writes an input into `folder`, under a name that follows from its bytes.
+/// Writes an input into `folder`, under a name that is derived from its bytes.
 ///
 /// # Errors
 /// If the file cannot be written.

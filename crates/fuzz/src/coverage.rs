@@ -1,17 +1,17 @@
-//! Which code an input reached, where the build is instrumented.
+//! The code that an input reached, if the build is instrumented.
 //!
 //! The instrumentation is LLVM's SanitizerCoverage, which the stable compiler has as a pass:
 //! `crates/fuzz/guided` builds with `inline-8bit-counters` and `trace-compares`
-//! (<https://clang.llvm.org/docs/SanitizerCoverage.html>). Its call-backs are here instead of in
-//! libFuzzer. In any other build nothing calls them, and there are no counters.
+//! (<https://clang.llvm.org/docs/SanitizerCoverage.html>). Its callbacks are here instead of in
+//! libFuzzer. In any other build they are never called, and there are no counters.
 //!
-//! Names that start with `__sanitizer_` are not instrumented themselves; so the scan of the
-//! counters has such a name too.
+//! Functions whose names start with `__sanitizer_` are not instrumented themselves, so the function
+//! that scans the counters has such a name too.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Counters of one linked image. A counter is incremented, wrapping, whenever its edge is passed.
+/// Counters of one linked image. A counter is incremented, wrapping, each time its edge is passed.
 #[derive(Clone, Copy)]
 struct Counters {
     start: *mut u8,
@@ -36,7 +36,7 @@ unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop: *m
     }
 }
 
-/// Comparisons remembered: a power of two, so that the ring needs no comparison itself.
+/// Number of remembered comparisons: a power of two, so that the ring itself needs no comparison.
 const COMPARISONS: usize = 64;
 
 static SIDES: [[AtomicU64; 2]; COMPARISONS] = [const { [const { AtomicU64::new(0) }; 2] }; COMPARISONS];
@@ -65,7 +65,7 @@ comparison!(
 
 macro_rules! ignored {
     ($($name:ident($($width:ty),*)),*) => {$(
-        /// Called by the instrumentation; tells nothing that the counters do not.
+        /// Called by the instrumentation; adds no information to the counters.
         #[unsafe(no_mangle)]
         extern "C" fn $name($(_: $width),*) {}
     )*};
@@ -77,11 +77,12 @@ ignored!(
     __sanitizer_cov_trace_switch(u64, *const u64)
 );
 
-/// The address of the first word that is not zero, from `word` on; `end` if there is none.
+/// Returns the address of the first word from `word` on that is not zero, or `end` if there is
+/// none.
 ///
-/// The pass instruments even the iterators that a loop is made of, and there are many thousand
-/// counters to look at after each input: so this is a bare loop without a call, in a function that
-/// the pass leaves alone as long as it is one.
+/// The pass instruments even the iterators of a loop, and many thousand counters are scanned after
+/// each input. So this is a bare loop in a function that the pass does not instrument. It must stay
+/// without a call: the pass would instrument that.
 ///
 /// # Safety
 /// Both are multiples of [`WORD`], and the bytes between them may be read.
@@ -89,7 +90,7 @@ ignored!(
 #[inline(never)]
 unsafe extern "C" fn __sanitizer_purlin_next(mut word: usize, end: usize) -> usize {
     while word < end {
-        // SAFETY: the caller says so.
+        // SAFETY: guaranteed by the caller.
         if unsafe { *(word as *const u64) } != 0 {
             break;
         }
@@ -100,9 +101,8 @@ unsafe extern "C" fn __sanitizer_purlin_next(mut word: usize, end: usize) -> usi
 
 const WORD: usize = size_of::<u64>();
 
-/// Adds to `seen` what `counters` show, sets these to zero again, and counts what was not seen
-/// before. As AFL does, the number of times an edge was passed counts by its order of magnitude,
-/// one bit for each.
+/// Adds the `counters` to `seen`, sets them to zero again, and returns how many were new. As in
+/// AFL, the number of times an edge was passed counts by its order of magnitude, one bit for each.
 fn scan(counters: &mut [u8], seen: &mut [u8]) -> usize {
     let (start, len) = (counters.as_ptr() as usize, seen.len());
     let mut new = 0;
@@ -119,58 +119,59 @@ fn scan(counters: &mut [u8], seen: &mut [u8]) -> usize {
     (0..first - start).chain(end - start..len).for_each(&mut take);
     let mut word = first;
     loop {
-        // SAFETY: from `first` to `end` are whole words of the slice.
+        // SAFETY: the bytes from `first` to `end` are whole words of the slice.
         word = unsafe { __sanitizer_purlin_next(word, end) };
         if word == end {
             return new;
         }
         (word - start..word - start + WORD).for_each(&mut take);
-        // Counters of this very loop grow meanwhile: what is behind is not looked at again.
+        // Counters of this loop itself grow meanwhile, so words before this one are not scanned
+        // again.
         word += WORD;
     }
 }
 
-/// What was reached so far.
+/// The edges that were reached so far.
 #[derive(Debug, Default)]
 pub struct Coverage {
     seen: Vec<Vec<u8>>,
 }
 
 impl Coverage {
-    /// Nothing was reached yet.
+    /// No edge was reached yet.
     pub fn new() -> Coverage {
         let images = IMAGES.lock().expect("nothing panics while it is held");
         Coverage { seen: images.iter().map(|image| vec![0; image.len]).collect() }
     }
 
-    /// Edges that could be reached; 0 in a build without instrumentation.
+    /// Number of all edges; 0 in a build without instrumentation.
     pub fn edges(&self) -> usize {
         self.seen.iter().map(Vec::len).sum()
     }
 
-    /// Edges that were reached.
+    /// Number of edges that were reached.
     pub fn reached(&self) -> usize {
         self.seen.iter().flatten().filter(|&&bits| bits != 0).count()
     }
 
-    /// Takes up what was counted since the last call; says how much of it is new.
+    /// Adds the counts since the last call. Returns how many of them are new.
     ///
-    /// Counters belong to the process: in an instrumented build one thread at a time may use this
-    /// type.
+    /// Counters belong to the process: in an instrumented build, only one thread at a time may use
+    /// this type.
     pub fn learn(&mut self) -> usize {
         let images = IMAGES.lock().expect("nothing panics while it is held");
         let new = images.iter().zip(&mut self.seen).map(|(image, seen)| {
-            // SAFETY: the range is that of the image's counters, as the instrumentation said;
-            // instrumented code of other threads may add to them meanwhile, which loses a count and
-            // nothing else.
+            // SAFETY: the range is that of the image's counters, as the instrumentation reported
+            // it. Instrumented code of other threads may add to them meanwhile, which only loses a
+            // count.
             scan(unsafe { std::slice::from_raw_parts_mut(image.start, image.len) }, seen)
         });
         new.sum()
     }
 }
 
-/// A pair of unequal integers that were compared lately: choosing one of the last by `chance`.
-/// `None` without instrumentation.
+/// A recent comparison of two unequal integers, selected from the last ones by `chance`. `None`
+/// without instrumentation.
 pub fn comparison(chance: u64) -> Option<(u64, u64)> {
     let slot = &SIDES[chance as usize & (COMPARISONS - 1)];
     let pair = (slot[0].load(Ordering::Relaxed), slot[1].load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! The fuzzing loop: choose an input, change it, run it, keep what reached something new.
+//! The fuzzing loop: choose an input, mutate it, run it, and keep it if it reached new code.
 
 use std::time::{Duration, Instant};
 
@@ -10,49 +10,50 @@ use crate::rng::Rng;
 use crate::target::{Seed, Target};
 use crate::watch::Watch;
 
-/// Runs that minimising one crash may take.
+/// Most runs to minimize one crash.
 const MINIMISE_TRIES: usize = 20_000;
 
-/// Inputs of the random walk, which stands in for coverage where the build has none.
+/// Inputs of the random walk, which replaces coverage in a build without instrumentation.
 const WALK: usize = 64;
 
-/// How often progress is told.
+/// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// How long, and from where.
+/// The extent of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Repeats a run: same seed, same corpus, same inputs.
+    /// Makes a run repeatable: the same seed and corpus give the same inputs.
     pub seed: u64,
-    /// Mutated inputs to run at most.
+    /// Most mutated inputs to run.
     pub runs: u64,
-    /// When to stop even so. `None` leaves the end to `runs`, so that a run repeats exactly.
+    /// Time after which the run stops. With `None` only `runs` ends it, so that a run repeats
+    /// exactly.
     pub time: Option<Duration>,
-    /// Neighbours of each corpus input to run before anything is mutated; see [`neighbours`].
+    /// Most neighbors of each corpus input that run before mutations; see [`neighbours`].
     pub neighbours_max: usize,
 }
 
-/// A crash, as small as it could be made.
+/// A crash, with an input that is as small as possible.
 #[derive(Debug, Clone)]
 pub struct Crash {
-    /// What happened.
+    /// The violation.
     pub finding: Finding,
     /// The input.
     pub input: Vec<u8>,
 }
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Inputs run.
+    /// Number of inputs that were run.
     pub runs: u64,
     /// Time since the start.
     pub elapsed: Duration,
     /// Crashes at different places.
     pub crashes: Vec<Crash>,
-    /// Inputs that reached something that no earlier one did, beyond the corpus.
+    /// Inputs that reached code that no earlier input did, without the corpus.
     pub discovered: Vec<Vec<u8>>,
-    /// Edges reached, and edges there are. Zeroes in a build without instrumentation.
+    /// Edges that were reached, and all edges. Zeroes in a build without instrumentation.
     pub edges: (usize, usize),
 }
 
@@ -65,11 +66,11 @@ struct Fuzzing<'a> {
 }
 
 impl Fuzzing<'_> {
-    /// Runs one input; true if it reached something new.
+    /// Runs one input. Returns true if it reached new code.
     fn run(&mut self, input: &[u8]) -> bool {
         self.report.runs += 1;
         self.watch.begin(input);
-        // What choosing and changing the input reached is not the target's doing.
+        // Discard the counts from choosing and mutating the input.
         self.coverage.learn();
         let result = examine(self.target, input);
         let new = self.coverage.learn();
@@ -89,8 +90,8 @@ impl Fuzzing<'_> {
     }
 }
 
-/// Fuzzes `target`: first `corpus`, then the neighbours of it, then mutations. `tell` hears of the
-/// progress now and then.
+/// Fuzzes `target`: first runs `corpus`, then its neighbors, then mutations. `tell` is called with
+/// the progress now and then.
 pub fn fuzz(target: &Target, corpus: &[Seed], plan: &Plan, mut tell: impl FnMut(&Report)) -> Report {
     let mut rng = Rng::new(plan.seed);
     let mutator = Mutator::new(target.dictionary, target.input_bytes_max);
@@ -114,7 +115,7 @@ pub fn fuzz(target: &Target, corpus: &[Seed], plan: &Plan, mut tell: impl FnMut(
     for input in &pool {
         fuzzing.run(input);
     }
-    // At most half of the time, so that a large corpus leaves some for mutations.
+    // Neighbors take at most half of the time, so that a large corpus leaves time for mutations.
     let enough = |fuzzing: &Fuzzing<'_>| plan.time.is_some_and(|time| fuzzing.start.elapsed() >= time / 2);
     for seed in corpus {
         for input in neighbours(&seed.bytes, plan.neighbours_max) {
@@ -152,7 +153,7 @@ pub fn fuzz(target: &Target, corpus: &[Seed], plan: &Plan, mut tell: impl FnMut(
     fuzzing.report
 }
 
-/// Half of the time one of the latest inputs: what was found last has been tried least.
+/// Chooses an input. Half of the time it is one of the latest, which have been tried least.
 fn choose<'a>(rng: &mut Rng, pool: &'a [Vec<u8>]) -> &'a Vec<u8> {
     let from = if rng.one_in(2) { pool.len().saturating_sub(32) } else { 0 };
     &pool[from + rng.below(pool.len() - from)]

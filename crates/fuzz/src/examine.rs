@@ -1,4 +1,4 @@
-//! Running a target on one input, and noticing what it must not do.
+//! Runs a target on one input, and detects violations.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -8,19 +8,19 @@ use std::sync::Once;
 use crate::memory;
 use crate::target::Target;
 
-/// What a target did that it promises not to do.
+/// A violation of a target's promises.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// It panicked: a check failed, or the code under test did not expect the input.
     Panic {
-        /// Where, as `file:line:column`.
+        /// The place, as `file:line:column`.
         place: String,
-        /// What it said.
+        /// The message.
         message: String,
     },
-    /// It had more memory at one time than its input justifies.
+    /// It used more memory at one time than its input justifies.
     Memory {
-        /// Bytes at the most.
+        /// Most bytes that it used at one time.
         peak_bytes: usize,
         /// Bytes allowed for an input of this length.
         limit_bytes: usize,
@@ -28,8 +28,8 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Whether two findings are the same fault as far as can be told: the same place, whatever the
-    /// numbers.
+    /// True if two findings are the same fault as far as that can be determined: the same place,
+    /// even if the numbers differ.
     pub fn is_like(&self, other: &Finding) -> bool {
         match (self, other) {
             (Finding::Panic { place, .. }, Finding::Panic { place: other, .. }) => place == other,
@@ -55,8 +55,8 @@ thread_local! {
     static PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
 }
 
-/// Keeps the message of a panic in a target instead of printing it; panics elsewhere are shown as
-/// ever.
+/// Keeps the message of a panic in a target instead of printing it. Other panics are printed as
+/// usual.
 fn catch_messages() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -75,7 +75,7 @@ fn catch_messages() {
 /// Runs `target` on `input`.
 ///
 /// # Errors
-/// [`Finding`], if it panicked or took too much memory.
+/// [`Finding`], if it panicked or used too much memory.
 pub fn examine(target: &Target, input: &[u8]) -> Result<(), Finding> {
     catch_messages();
     EXAMINING.set(true);

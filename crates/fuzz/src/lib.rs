@@ -1,18 +1,18 @@
-//! Fuzzing of everything that parses.
+//! Fuzzing of all parsers.
 //!
-//! - [`Target`]: a plain function that takes any bytes and panics if a promise is broken; all of
-//!   them are in [`TARGETS`].
-//! - [`fuzz`]: the loop over mutated inputs, deterministic in its seed, guided by coverage where
-//!   the build is instrumented.
-//! - [`examine`]: one input, with its memory measured.
-//! - [`corpus`]: the inputs that are kept.
+//! - [`Target`]: a plain function that takes any bytes and panics if a promise is broken. All
+//!   targets are in [`TARGETS`].
+//! - [`fuzz`]: the loop over mutated inputs. It is determined by its seed, and guided by coverage
+//!   if the build is instrumented.
+//! - [`examine`]: runs one input and measures its memory.
+//! - [`corpus`]: the stored inputs.
 //!
-//! It needs nothing but the pinned tool chain: no nightly compiler, no libFuzzer. `docs/fuzzing.md`
-//! says how to run it.
+//! It only needs the pinned toolchain: no nightly compiler, no libFuzzer. `docs/fuzzing.md`
+//! describes how to run it.
 //!
-//! What a target promises beyond not panicking, each in its own words: what was decoded can be
-//! encoded and decoded again to the same; memory follows the bytes that were sent, not the lengths
-//! they announce; every loop ends.
+//! Besides not panicking, each target has promises of its own. For example: data that was decoded
+//! can be encoded and decoded again to the same; memory grows with the bytes that were sent, not
+//! with the lengths that they announce; every loop ends.
 #![deny(unsafe_code)]
 
 pub mod corpus;

@@ -1,4 +1,4 @@
-//! Fuzzing by hand, for as long as one likes. See `docs/fuzzing.md`.
+//! Fuzzing by hand, for any length of time. See `docs/fuzzing.md`.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::{env, fs, io};
 use clap::{Parser, Subcommand};
 use fuzz::{Plan, Report, TARGETS, Target, corpus, examine, find};
 
-/// Fuzz what parses bytes from outside
+/// Fuzz the code that parses external data
 #[derive(Debug, Parser)]
 #[command(name = "fuzz", args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Line {
@@ -21,16 +21,16 @@ struct Line {
     /// Stop after this many seconds
     #[arg(long, conflicts_with = "runs", default_value_t = 60)]
     seconds: u64,
-    /// Stop after this many mutated inputs; repeats exactly, whatever the machine
+    /// Stop after this many mutated inputs; such a run repeats exactly on every machine
     #[arg(long)]
     runs: Option<u64>,
-    /// Another seed tries other inputs
+    /// Seed; another seed tries other inputs
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Processes at once, with seeds counting up from --seed
+    /// Concurrent processes, with seeds counting up from --seed
     #[arg(long, default_value_t = 1)]
     jobs: u64,
-    /// Keep inputs that reached something new in this folder
+    /// Store inputs that reached new code in this folder
     #[arg(long, value_name = "DIR")]
     save: Option<PathBuf>,
 }
@@ -41,7 +41,7 @@ enum Verb {
     List,
     /// Write the generated part of the corpora again
     Corpus,
-    /// Run single inputs, and show what they do
+    /// Run single inputs, and show the results
     Replay {
         /// The target
         target: String,
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// False if something was found.
+/// Returns false if a violation was found.
 fn run(line: &Line) -> io::Result<bool> {
     match (&line.command, &line.target) {
         (Some(Verb::List), _) => {
@@ -137,8 +137,8 @@ fn show(target: &Target, seed: u64, report: &Report) {
     );
 }
 
-/// One process for each job: coverage counters and a crash that ends the process belong to a
-/// process.
+/// Runs one process for each job, because a process has one set of coverage counters, and may be
+/// ended by a crash.
 fn in_processes(line: &Line) -> io::Result<bool> {
     let program = env::current_exe()?;
     let mut children = Vec::new();

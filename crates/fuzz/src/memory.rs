@@ -1,28 +1,28 @@
-//! How much memory a target takes, so that a length field cannot make a parser allocate what nobody
-//! sent.
+//! Measures the memory that a target uses, so that a length field cannot make a parser allocate
+//! memory for data that was not sent.
 //!
-//! The global allocator of this crate's binary and tests is the system's with counters for each
+//! The global allocator of this crate's binary and tests is the system's, with counters for each
 //! thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, counting.
+/// The system's allocator with counters.
 struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    /// Bytes allocated and not freed by this thread since [`measure`] began. Below zero where it
+    /// Bytes that this thread allocated and did not free since [`measure`] began. Negative if it
     /// frees older memory.
     static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
     static PEAK_BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
 fn count(bytes: i64) {
-    // `try_with`: a thread that is being torn down has no counters any more, and nobody who reads
-    // them.
+    // `try_with`: a thread that is being torn down has no counters any more, and they are not read
+    // any more.
     let _ = LIVE_BYTES.try_with(|live| {
         let now = live.get() + bytes;
         live.set(now);
@@ -30,8 +30,8 @@ fn count(bytes: i64) {
     });
 }
 
-// SAFETY: every method passes its arguments on to `System` and returns what it returns; counting
-// touches no memory that the allocator hands out, and the counters need no allocation themselves
+// SAFETY: every method passes its arguments to `System` and returns its result. Counting does not
+// touch memory that the allocator returns, and the counters need no allocation themselves
 // (constants without destructors).
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -48,7 +48,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-(layout.size() as i64));
-        // SAFETY: the pointer came from `System` with this layout, since every method passes on to
+        // SAFETY: the pointer came from `System` with this layout, because every method passes to
         // it.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -60,8 +60,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `work`, and says how many bytes this thread had allocated at most at one time beyond what
-/// it had before.
+/// Runs `work`. Also returns the most bytes that this thread had allocated at one time, in addition
+/// to those from before.
 pub fn measure<T>(work: impl FnOnce() -> T) -> (T, usize) {
     LIVE_BYTES.set(0);
     PEAK_BYTES.set(0);

@@ -1,9 +1,9 @@
-//! Making a crashing input small, so that it shows what matters.
+//! Makes an input that causes a crash smaller, so that it shows the cause.
 
 use crate::examine::{Finding, examine};
 use crate::target::Target;
 
-/// The shortest and plainest input found, in at most `tries_max` runs, that still makes a finding
+/// The shortest and simplest input, found in at most `tries_max` runs, that still causes a finding
 /// like `finding`.
 pub fn minimise(target: &Target, input: &[u8], finding: &Finding, tries_max: usize) -> Vec<u8> {
     let mut tries_left = tries_max;

@@ -1,9 +1,9 @@
-//! Changing an input into another one that is like it.
+//! Mutates an input into a similar one.
 
 use crate::coverage;
 use crate::rng::Rng;
 
-/// Values at which code changes its mind.
+/// Values at which code often changes its behavior.
 const EDGES: [u64; 20] = [
     0,
     1,
@@ -27,11 +27,11 @@ const EDGES: [u64; 20] = [
     u64::MAX,
 ];
 
-/// Numbers as text, where people write them.
+/// Numbers as text, as users write them.
 const EDGES_AS_TEXT: [&[u8]; 6] =
     [b"0", b"-1", b"4294967296", b"9223372036854775807", b"18446744073709551615", b"99999999999999999999"];
 
-/// Makes one input out of others.
+/// Makes one input from others.
 #[derive(Debug)]
 pub struct Mutator {
     dictionary: &'static [&'static [u8]],
@@ -39,12 +39,12 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// A mutator that puts in these words, and makes no input longer than `input_bytes_max`.
+    /// A mutator that inserts these words, and makes no input longer than `input_bytes_max`.
     pub fn new(dictionary: &'static [&'static [u8]], input_bytes_max: usize) -> Mutator {
         Mutator { dictionary, input_bytes_max }
     }
 
-    /// Changes `input` in 1 to 8 places; now and then parts of `other` go in.
+    /// Changes `input` in 1 to 8 places. Sometimes parts of `other` are inserted.
     pub fn mutate(&self, rng: &mut Rng, input: &mut Vec<u8>, other: &[u8]) {
         let changes = 1 << rng.below(4);
         for _ in 0..changes {
@@ -76,7 +76,7 @@ impl Mutator {
     }
 }
 
-/// Puts `bytes` somewhere, over what was there or before it.
+/// Puts `bytes` at a random place: replaces the bytes there, or inserts before them.
 fn put(rng: &mut Rng, input: &mut Vec<u8>, bytes: &[u8]) {
     let at = rng.below(input.len() + 1);
     let end = if rng.one_in(2) { at } else { (at + bytes.len()).min(input.len()) };
@@ -118,7 +118,7 @@ fn add(rng: &mut Rng, input: &mut [u8]) {
     }
 }
 
-/// Puts an integer over another one.
+/// Overwrites a place with an integer.
 fn number(rng: &mut Rng, input: &mut [u8], value: Option<u64>) {
     let width = 1 << rng.below(4);
     let value = value.unwrap_or(EDGES[rng.below(EDGES.len())]);
@@ -145,7 +145,7 @@ fn insert_noise(rng: &mut Rng, input: &mut Vec<u8>) {
     input.splice(at..at, bytes);
 }
 
-/// Doubles a part, or fills a place with many equal bytes.
+/// Repeats a part at another place, up to eight times.
 fn repeat(rng: &mut Rng, input: &mut Vec<u8>) {
     let from = rng.below(input.len() + 1);
     let len = rng.below((input.len() - from + 1).min(256));
@@ -161,7 +161,7 @@ fn splice(rng: &mut Rng, input: &mut Vec<u8>, other: &[u8]) {
     put(rng, input, &other[from..from + len]);
 }
 
-/// Changes a number that is written as text.
+/// Changes a number in text form.
 fn digits(rng: &mut Rng, input: &mut Vec<u8>) {
     let places: Vec<usize> = (0..input.len()).filter(|&at| input[at].is_ascii_digit()).take(200).collect();
     let Some(&at) = places.get(rng.below(places.len())) else { return overwrite(rng, input, 1) };
@@ -173,8 +173,8 @@ fn digits(rng: &mut Rng, input: &mut Vec<u8>) {
     }
 }
 
-/// Puts in what the code under test compared the input with, over what it was compared with if that
-/// can be found.
+/// Puts in a value that the code under test compared with the input. It overwrites the other value
+/// of the comparison, if that is found in the input.
 fn compared(rng: &mut Rng, input: &mut [u8]) {
     let Some((left, right)) = coverage::comparison(rng.bits()) else { return flip(rng, input) };
     let (there, wanted) = if rng.one_in(2) { (left, right) } else { (right, left) };
@@ -200,9 +200,9 @@ fn compared(rng: &mut Rng, input: &mut [u8]) {
     }
 }
 
-/// The inputs next to one: every prefix of it, and it with every single bit flipped.
+/// The neighbors of an input: every prefix of it, and the input with each single bit flipped.
 ///
-/// If these are more than `most`, then as many of them, evenly spread.
+/// If there are more than `most`, returns that many of them, evenly distributed.
 pub fn neighbours(input: &[u8], most: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
     let all = input.len() * 9;
     let step = all.div_ceil(most.max(1)).max(1);

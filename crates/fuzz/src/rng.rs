@@ -1,14 +1,14 @@
-//! Pseudo-random numbers that a seed repeats.
+//! Pseudo-random numbers that repeat with the same seed.
 
-/// xorshift64* (Marsaglia 2003, Vigna 2016): enough for choosing mutations, and the same on every
+/// xorshift64* (Marsaglia 2003, Vigna 2016): good enough for choosing mutations, and equal on every
 /// machine.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream of a seed. Near seeds give unrelated streams.
+    /// The numbers of a seed. Similar seeds give unrelated numbers.
     pub fn new(seed: u64) -> Rng {
-        // splitmix64's finaliser, so that small seeds do not start with small numbers; the state
+        // splitmix64's finalizer, so that small seeds do not start with small numbers. The state
         // must not be zero.
         let mut state = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
         state = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -26,8 +26,8 @@ impl Rng {
 
     /// A number from 0 to `end - 1`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
-        // The high bits are the good ones; the bias of the multiplication is far below what a
-        // fuzzer notices.
+        // The high bits are the best ones. The bias of the multiplication is far too small to
+        // matter for a fuzzer.
         ((u128::from(self.bits()) * end as u128) >> 64) as usize
     }
 

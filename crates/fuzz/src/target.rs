@@ -1,23 +1,24 @@
-//! What a target is.
+//! The description of a target.
 
-/// A piece of code that takes bytes from outside, as a plain function.
+/// Code that takes external data, as a plain function.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Name on the command line, and of its folder in `corpus/`.
+    /// Name on the command line, and name of its folder in `corpus/`.
     pub name: &'static str,
-    /// What it checks, in one sentence.
+    /// The checked properties, in one sentence.
     pub checks: &'static str,
-    /// Takes any bytes. It panics if a promise is broken, and does nothing else that lasts.
+    /// Takes any bytes. It panics if a promise is broken, and has no other lasting effect.
     pub run: fn(&[u8]),
-    /// Inputs that reach deep, made by the code that writes what `run` reads.
+    /// Inputs that reach deep into the code, made by the code that writes the data that `run`
+    /// reads.
     pub seeds: fn() -> Vec<Seed>,
-    /// Inputs of this kind that are kept elsewhere in the repository.
+    /// Inputs of this kind that are stored elsewhere in the repository.
     pub stored: fn() -> Vec<Seed>,
-    /// Words that mutations put in.
+    /// Words that mutations insert.
     pub dictionary: &'static [&'static [u8]],
     /// The longest input that is tried.
     pub input_bytes_max: usize,
-    /// How much memory it may have at one time.
+    /// Memory that it may use at one time.
     pub memory: Memory,
 }
 
@@ -31,16 +32,16 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// An input of this name.
+    /// An input with this name.
     pub fn new(name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Seed {
         Seed { name: name.into(), bytes: bytes.into() }
     }
 }
 
-/// Memory that is allowed: something fixed, and something for each byte that was really sent.
+/// Allowed memory: a fixed part, and a part for each byte that was really sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
-    /// Bytes whatever the input is.
+    /// Bytes for any input.
     pub base_bytes: usize,
     /// Bytes for each byte of the input.
     pub per_input_byte: usize,

@@ -1,4 +1,4 @@
-//! Noticing an input that never ends.
+//! Detects an input that never ends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 use crate::corpus;
 use crate::target::Target;
 
-/// No input takes a target milliseconds; one that takes this long, on however busy a machine, is a
-/// loop without end.
+/// No input takes even milliseconds. If one takes this long, even on a busy machine, it is in an
+/// endless loop.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Keeps an eye on one thread that runs inputs. A run that takes longer than a minute ends the
-/// process, since nothing else can end it; the input is kept as a crash first.
+/// Watches one thread that runs inputs. A run that takes longer than a minute ends the process,
+/// because nothing else can end it. The input is stored as a crash before.
 #[derive(Debug)]
 pub struct Watch(Arc<Mutex<Run>>);
 
 #[derive(Debug)]
 struct Run {
-    /// When the input that is being run was begun.
+    /// When the current input was started.
     since: Option<Instant>,
     input: Vec<u8>,
 }
 
 impl Watch {
-    /// Begins to watch; ends when it is dropped.
+    /// Starts to watch. The watch ends when it is dropped.
     pub fn new(target: Target) -> Watch {
         let run = Arc::new(Mutex::new(Run { since: None, input: Vec::new() }));
         let watched = Arc::downgrade(&run);
@@ -44,7 +44,7 @@ impl Watch {
         Watch(run)
     }
 
-    /// This input is run now.
+    /// The run of this input begins.
     pub fn begin(&self, input: &[u8]) {
         let mut run = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         run.input.clear();

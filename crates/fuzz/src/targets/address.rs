@@ -1,4 +1,4 @@
-//! Drives, addresses, names and identities as people write them.
+//! Drives, addresses, names and UUIDs as users write them.
 
 use api::{DriveSpec, Level, NbdAddress, VolumeName};
 use format::{Catalogue, ExportKind, ExportRecord, Uuid};
@@ -53,7 +53,7 @@ fn printable(error: &impl ToString) {
 
 fn name(text: &str) {
     let allowed = api::check_name("group", text);
-    // The daemon takes names by one rule, and drives hold them by the other.
+    // The daemon checks names by one rule, and the format by the other.
     assert_eq!(allowed.is_ok(), format::check_name(text).is_ok(), "{text:?}");
     if let Err(error) = allowed {
         printable(&error);
@@ -72,7 +72,7 @@ fn drive(text: &str) {
         Ok(drive) => {
             assert_eq!(drive.to_string().parse::<DriveSpec>().as_ref(), Ok(&drive));
             assert!(!drive.name().chars().any(char::is_control));
-            // The name alone names the same drive.
+            // The name alone denotes the same drive.
             assert_eq!(drive.name().parse::<DriveSpec>().map(|named| named.name()), Ok(drive.name()));
             if let DriveSpec::Memory { name, size_bytes: Some(size_bytes) } = drive
                 && size_bytes > 0
@@ -105,8 +105,8 @@ fn address(text: &str) {
         assert!(*port > 0 && !host.is_empty());
         assert_eq!(shown, text, "one place has one notation, so that two exports at one place are noticed");
     }
-    // The catalogue takes every address that the API takes, in either notation: it is written
-    // without asking again.
+    // The catalogue accepts every address that the API accepts, in either notation, because it is
+    // written without another check.
     for address in [text.to_owned(), shown] {
         let kind = ExportKind::Nbd { address, read_only: false, tls: None };
         let catalogue = samples::catalogue();

@@ -52,11 +52,11 @@ pub(super) const TARGET: Target = Target {
         b"\x1B[2J",
     ],
     input_bytes_max: 512,
-    // clap's picture of all commands, and a usage text.
+    // clap's data about all commands, and a usage text.
     memory: Memory { base_bytes: 4 << 20, per_input_byte: 512 },
 };
 
-/// One word a line.
+/// The input has one word in each line.
 fn run(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let words = std::iter::once("purlin").chain(text.split('\n').filter(|word| !word.is_empty()));

@@ -6,7 +6,7 @@ use super::samples::{self, ARRAY};
 use super::seal::{self, Mode};
 use crate::target::{Memory, Seed, Target};
 
-/// In [`Mode::extra`]: the input is the document alone, and gets a header here.
+/// In [`Mode::extra`]: the input is only the document, and gets a header here.
 const DOCUMENT: u8 = 1 << 2;
 
 const PAYLOAD_LEN_AT: usize = 40;
@@ -49,7 +49,7 @@ pub(super) const TARGET: Target = Target {
         b"\\u0000",
     ],
     input_bytes_max: 4 * BLOCK,
-    // `{}` may become a record, and an error repeats what it refuses.
+    // `{}` may become a record, and an error repeats the input that it refuses.
     memory: Memory { base_bytes: 64 << 10, per_input_byte: 256 },
 };
 
@@ -95,7 +95,7 @@ fn with_header(document: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Makes both checksums right, as far as there are that many bytes.
+/// Corrects both checksums, as far as the bytes are long enough.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes.len() < BLOCK {
         return bytes;

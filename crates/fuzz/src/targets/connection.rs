@@ -1,5 +1,5 @@
-//! An NBD server without sockets: what a driver does with the two machines, and what it may rely
-//! on.
+//! An NBD server without sockets: how a driver uses the two state machines, and the properties on
+//! which it relies.
 
 use nbd::{
     Command, Descriptor, Directory, ExportInfo, Handshake, INPUT_BYTES_MIN, Listed, PAYLOAD_BYTES_MAX, Progress,
@@ -10,15 +10,15 @@ use crate::rng::Rng;
 
 pub(super) const DISK_BYTES: u64 = 64 << 20;
 
-/// More than one step of the handshake may answer, with the exports of [`Shelf`]: a list of all of
-/// them.
+/// Limit for the answer of one step of the handshake, with the exports of [`Shelf`]: more than a
+/// list of all of them.
 const ANSWER_BYTES_MAX: usize = 6 << 10;
 
 /// The greeting: two magics and flags.
 const GREETING_BYTES: usize = 18;
 
-/// `disk` takes changes, `image` is read-only and has a description too long for the protocol,
-/// `leaving` and `barred` are refused. The default is `disk`.
+/// `disk` is writable. `image` is read-only and has a description that is too long for the
+/// protocol. `leaving` and `barred` are refused. The default is `disk`.
 struct Shelf;
 
 impl Directory for Shelf {
@@ -53,7 +53,7 @@ fn description(name: &str) -> String {
     if name == "image" { "é".repeat(2500) } else { String::new() }
 }
 
-/// Something that a connection did.
+/// An event of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Event {
     Entered(String),
@@ -63,7 +63,7 @@ enum Event {
         cookie: u64,
         errno: nbd::Errno,
     },
-    /// All data of a write, as their number and a sum over them.
+    /// All data of a write, as its length and a checksum.
     Data {
         len: u32,
         sum: u64,
@@ -71,8 +71,8 @@ enum Event {
     Ended(String),
 }
 
-/// All that a client can see, and all that the server was told: the same however the bytes were
-/// cut.
+/// Everything that a client can see and that the server was told. It must not depend on how the
+/// bytes are cut.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Trace {
     sent: Vec<u8>,
@@ -89,7 +89,7 @@ enum Phase {
 struct Connection {
     phase: Phase,
     input: Vec<u8>,
-    /// Bytes of a write that are to be received past the input; see [`Step::Receive`].
+    /// Bytes of a write that are to be received past the input buffer; see [`Step::Receive`].
     missing: u32,
     direct: bool,
     write: Option<(u32, Event)>,
@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// One step; false if there is nothing more to do with this input.
+    /// One step. Returns false if there is nothing more to do with this input.
     fn step(&mut self) -> bool {
         match &mut self.phase {
             Phase::Over => false,
@@ -200,7 +200,7 @@ impl Connection {
         true
     }
 
-    /// Invariant 2 of the transmission: whatever was handed out may be done.
+    /// Invariant 2 of the transmission: every request that was handed out may be executed.
     fn request(&mut self, request: Request) {
         let Phase::Transmission(machine, export) = &self.phase else { panic!("a request outside of a transmission") };
         assert!(self.write.is_none(), "the data of a write follow it at once");
@@ -227,7 +227,7 @@ impl Connection {
         self.reply(request, len);
     }
 
-    /// Answers as a server would, and reads the answer as a client would.
+    /// Answers as a server would, and parses the answer as a client would.
     fn reply(&self, request: Request, len: u32) {
         let cookie = request.cookie;
         match request.command {
@@ -285,13 +285,13 @@ impl Connection {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way {
     pub tls: TlsPolicy,
-    /// 0: byte by byte; otherwise the seed of the pieces' sizes.
+    /// 0: byte by byte; otherwise the seed for the sizes of the pieces.
     pub pieces: u8,
-    /// Receive long payloads past the input.
+    /// Receive long payloads past the input buffer.
     pub direct: bool,
 }
 
-/// Feeds `bytes` at once and cut, and compares what came of it.
+/// Feeds `bytes` as a whole and in pieces, and compares the results.
 ///
 /// # Panics
 /// If a promise is broken.
@@ -307,8 +307,8 @@ pub(super) fn check(bytes: &[u8], way: Way) {
     let exported = whole.events.iter().any(|event| matches!(event, Event::Entered(_)));
     let mut rest = &whole.sent[GREETING_BYTES..];
     while client::option_reply(&mut rest).is_some() {}
-    // `NBD_OPT_EXPORT_NAME` is answered without a header, and then nothing comes: size, flags,
-    // zeroes.
+    // `NBD_OPT_EXPORT_NAME` is answered without a header by size, flags and zeroes, and nothing
+    // follows.
     assert!(rest.is_empty() || (exported && [10, 134].contains(&rest.len())), "{} bytes are no reply", rest.len());
 }
 
@@ -323,8 +323,8 @@ fn run(bytes: &[u8], tls: TlsPolicy, direct: bool, mut piece: impl FnMut(usize) 
         feeds += 1;
     }
     assert!(connection.trace.taken <= bytes.len());
-    // Each step takes something, or is the last of its turn, or hands out the empty data of an
-    // empty write.
+    // Each step takes bytes, or is the last of its turn, or returns the empty data of an empty
+    // write.
     assert!(connection.steps <= 2 * bytes.len() + 2 * feeds, "{} steps for {} bytes", connection.steps, bytes.len());
     connection.trace
 }

@@ -1,4 +1,4 @@
-//! Durations as people write them.
+//! Durations as users write them.
 
 use std::time::Duration;
 

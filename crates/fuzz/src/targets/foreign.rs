@@ -1,4 +1,4 @@
-//! Detection of what else a drive holds.
+//! Detection of other content on a drive.
 
 use std::fs;
 use std::path::Path;
@@ -46,11 +46,11 @@ pub(super) const TARGET: Target = Target {
         b"PurlinSB",
     ],
     input_bytes_max: 24 << 10,
-    // Head and tail themselves, and copies of labels.
+    // Head and tail, and copies of labels.
     memory: Memory { base_bytes: 3 * INSPECT_BYTES, per_input_byte: 64 },
 };
 
-/// Drives at the edge of what a size can be, and one of this program's own.
+/// Drives of extreme sizes, and one of Purlin's own.
 fn seeds() -> Vec<Seed> {
     let image = |drive_bytes: u64, sectors: &[(u64, &[u8])]| {
         let mut bytes = drive_bytes.to_le_bytes().to_vec();
@@ -75,7 +75,7 @@ fn seeds() -> Vec<Seed> {
     ]
 }
 
-/// The images that `crates/format` is tested with, which are in the same form; small ones only.
+/// The images with which `crates/format` is tested, which have the same form. Only small ones.
 fn stored() -> Vec<Seed> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../format/tests/foreign");
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
@@ -89,7 +89,8 @@ fn stored() -> Vec<Seed> {
     paths.iter().filter_map(|path| seed(path)).collect()
 }
 
-/// `[size of the drive (8, LE), ([address (8, LE), 512 bytes])*]`: a drive of zeroes but for these.
+/// `[size of the drive (8, LE), ([address (8, LE), 512 bytes])*]`: a drive of zeroes except for
+/// these sectors.
 fn run(input: &[u8]) {
     let Some((size, sectors)) = input.split_first_chunk::<8>() else { return };
     let drive_bytes = u64::from_le_bytes(*size);
@@ -105,8 +106,8 @@ fn run(input: &[u8]) {
         }
         lay(&mut tail, at.checked_sub(tail_start), data, part_bytes);
     }
-    // Zeroes after the last byte that says something are worth no time, but the head does not end
-    // just there.
+    // Zeroes after the last byte with content are not worth the time, but the head must not end
+    // right there.
     head.resize((head.len() + 8192).min(part_bytes as usize), 0);
     let found = inspect(&head, &tail, drive_bytes);
     assert!(found.is_sorted_by_key(|foreign| foreign.at));

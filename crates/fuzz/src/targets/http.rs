@@ -1,4 +1,4 @@
-//! A client's bytes at the HTTP API, and token files.
+//! A client's bytes to the HTTP API, and token files.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -18,10 +18,10 @@ mod noting;
 
 use noting::Noting;
 
-/// The one token that the guarded API takes.
+/// The only token that the guarded API accepts.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// What lies between client and server at one time.
+/// Size of the pipe between client and server.
 const PIPE_BYTES: usize = 16 << 10;
 
 pub(super) const ROUTER: Target = Target {
@@ -68,8 +68,8 @@ pub(super) const ROUTER: Target = Target {
         b"{\"action\":\"start\",\"repair\":true}",
     ],
     input_bytes_max: 8192,
-    // Routes, their document and what a request of one byte more can ask for: one answer of all
-    // metrics.
+    // The routes, their document, and the largest answer that one more byte of a request can cause:
+    // all metrics.
     memory: Memory { base_bytes: 12 << 20, per_input_byte: 4096 },
 };
 
@@ -129,7 +129,7 @@ fn seeds() -> Vec<Seed> {
     .collect()
 }
 
-/// Looks at every answer on its way, and notes its status.
+/// Checks every answer on its way, and records its status.
 async fn look(request: Request, next: Next, seen: Arc<Mutex<Vec<u16>>>) -> Response {
     let (head, body) = next.run(request).await.into_parts();
     let bytes = to_bytes(body, usize::MAX).await.expect("answers are in memory");
@@ -143,7 +143,7 @@ async fn look(request: Request, next: Next, seen: Arc<Mutex<Vec<u16>>>) -> Respo
     Response::from_parts(head, Body::from(bytes))
 }
 
-/// Sends bytes on a connection, and gives what came back and the status of every answer.
+/// Sends bytes on a connection. Returns the bytes that came back, and the status of every answer.
 async fn converse(routes: Router, bytes: &[u8]) -> (Vec<u8>, Vec<u16>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = seen.clone();
@@ -152,7 +152,7 @@ async fn converse(routes: Router, bytes: &[u8]) -> (Vec<u8>, Vec<u16>) {
     let (mut from, mut to) = tokio::io::split(client);
     let mut answers = Vec::new();
     let send = async {
-        // The server may have hung up: then the rest has no reader.
+        // The server may have closed the connection: then the rest has no reader.
         if to.write_all(bytes).await.is_ok() {
             let _ = to.shutdown().await;
         }
@@ -160,15 +160,15 @@ async fn converse(routes: Router, bytes: &[u8]) -> (Vec<u8>, Vec<u16>) {
     let receive = async {
         let _ = from.read_to_end(&mut answers).await;
     };
-    // What is wrong with the bytes is the client's business.
+    // An error is caused by the client's bytes, and is ignored.
     let (_, (), ()) = tokio::join!(serve_connection(server, routes), send, receive);
     let seen = std::mem::take(&mut *seen.lock().expect("nobody panics with it"));
     (answers, seen)
 }
 
 thread_local! {
-    /// A control and its routes: making them takes far longer than most requests, so they are used
-    /// again.
+    /// A control and its routes. Making them takes far longer than most requests, so they are
+    /// reused.
     static READY: (Arc<Noting>, Router) = {
         let control = Arc::new(Noting::default());
         (control.clone(), router(control))
@@ -206,7 +206,7 @@ fn token_seeds() -> Vec<Seed> {
 }
 
 fn tokens(input: &[u8]) {
-    // A file that is not UTF-8 is refused where it is read.
+    // A file that is not UTF-8 is refused when it is read.
     let Ok(text) = std::str::from_utf8(input) else { return };
     let path = Path::new("tokens");
     let lines: Vec<&str> = text.lines().map(str::trim).collect();

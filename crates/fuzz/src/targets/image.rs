@@ -1,6 +1,6 @@
-//! Whole drives: fields of any structure are changed and its checksums made right again, drives are
-//! cut off, exchanged and left out; then the engine assembles and serves what is there, and the
-//! rescue reader reads it.
+//! Whole drives: fields of any structure are changed and its checksums corrected; drives are
+//! truncated, replaced by copies of others, and left out. Then the engine assembles and serves the
+//! drives, and the rescue reader reads them.
 //!
 //! An input is a group (one byte) and a list of [`Change`]s, 16 bytes each:
 //!
@@ -25,15 +25,15 @@ use sim::{Sim, SimDrive};
 use super::seal;
 use crate::target::{Memory, Seed, Target};
 
-/// Bytes of each member: about as few as there can be.
+/// Bytes of each member: close to the minimum.
 const MEMBER_BYTES: u64 = 512 * KIB;
 
-/// Changes of one input.
+/// Most changes of one input.
 const CHANGES_MAX: usize = 8;
 
 const CHANGE_BYTES: usize = 16;
 
-/// Steps of the simulator that one run may take. A run without changes takes some thousands.
+/// Most steps of the simulator in one run. A run without changes takes some thousands.
 const STEPS_MAX: u64 = 2_000_000;
 
 pub(super) const TARGET: Target = Target {
@@ -44,39 +44,39 @@ pub(super) const TARGET: Target = Target {
     stored: Vec::new,
     dictionary: &[&[0xFF; 8], &[0; 8], &[0, 0, 0, 0, 0, 0, 0, 0x80], &[0xFF, 0xFF, 0xFF, 0x7F]],
     input_bytes_max: 1 + CHANGES_MAX * CHANGE_BYTES,
-    // The drives are there several times: as they were, changed, in the simulator and for the
-    // rescue reader.
+    // The drives exist several times: original, changed, in the simulator and for the rescue
+    // reader.
     memory: Memory { base_bytes: 160 << 20, per_input_byte: 0 },
 };
 
-/// What a change is made to.
+/// The structure that is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// A copy of the superblock; `which`: head or tail.
+    /// A copy of the superblock. `which`: head or tail.
     Superblock,
     /// The same field of all copies of all superblocks.
     Superblocks,
-    /// A slot of a map block; `which`: the slot.
+    /// A slot of a map block. `which`: the slot.
     Map,
-    /// The document of a slot of the catalogue; `which`: the slot.
+    /// The document of a slot of the catalogue. `which`: the slot.
     Document,
-    /// The header of a slot of the catalogue; `which`: the slot.
+    /// The header of a slot of the catalogue. `which`: the slot.
     CatalogueHeader,
     /// The document of both slots of all members.
     Documents,
-    /// A frame of the log; `which`: the one, counted from the first.
+    /// A frame of the log. `which`: its number, counted from the first frame.
     Frame,
-    /// A slot of the list of lost blocks; `which`: the slot.
+    /// A slot of the list of lost blocks. `which`: the slot.
     Lost,
     /// The checksums of data.
     Sums,
-    /// Anything anywhere, its checksums left as they are.
+    /// Any place. Its checksums are not corrected.
     Anywhere,
     /// The drive ends at `value`.
     CutOff,
-    /// The drive is not there.
+    /// The drive is absent.
     LeftOut,
-    /// The drive is a copy of another; `which`: that one.
+    /// The drive is a copy of another one. `which`: that one.
     Copy,
 }
 
@@ -127,7 +127,7 @@ impl Change {
         bytes
     }
 
-    /// Writes the value into a structure, somewhere.
+    /// Writes the value to a place in a structure.
     fn put(&self, structure: &mut [u8]) {
         let at = self.offset % structure.len();
         let end = (at + self.width).min(structure.len());
@@ -140,14 +140,14 @@ impl Change {
     }
 }
 
-/// A group as its drives hold it after a power cut.
+/// A group, as its drives hold it after a power cut.
 struct Base {
     images: Vec<Vec<u8>>,
     superblock: Superblock,
     sector_bytes: u32,
 }
 
-/// The groups that inputs begin from.
+/// The groups from which inputs start.
 fn bases() -> Vec<Base> {
     let on = Protection { safety: CrashSafety::On, checksums: true };
     vec![
@@ -159,7 +159,7 @@ fn bases() -> Vec<Base> {
     ]
 }
 
-/// A group with two volumes and some data, whose power failed while writes were under way.
+/// Makes a group with two volumes and some data, whose power failed during writes.
 fn base(seed: u64, level: Level, members: u16, protection: Protection, sector_bytes: u32) -> Base {
     let sim = Sim::new(seed);
     let sets = (level == Level::Raid60).then_some(2);
@@ -203,7 +203,7 @@ fn seeds() -> Vec<Seed> {
     for group in 0..bases().len() as u8 {
         all.push(Seed::new(format!("unchanged-{group}"), [group]));
         for (index, what) in ALL.into_iter().enumerate() {
-            // Fields of all sizes, from the first one behind the checksum on.
+            // Fields of all sizes, starting with the first one after the checksum.
             for (offset, width, value) in [(16, 8, u64::MAX), (64, 8, 1 << 40), (100, 4, 0), (141, 1, 0x31)] {
                 let value = if what == What::CutOff { value % MEMBER_BYTES } else { value };
                 let change = Change { what, member: 1, which: index as u8, width, offset, value };
@@ -216,7 +216,7 @@ fn seeds() -> Vec<Seed> {
 }
 
 impl Base {
-    /// The drives after some changes; `None` for one that is left out.
+    /// The drives after some changes; `None` for a drive that is left out.
     fn changed(&self, changes: &[Change]) -> Vec<Option<Vec<u8>>> {
         let mut images: Vec<Option<Vec<u8>>> = self.images.iter().cloned().map(Some).collect();
         let mut sizes: Vec<u64> = vec![MEMBER_BYTES; images.len()];
@@ -235,7 +235,7 @@ impl Base {
         }
         let sector = u64::from(self.sector_bytes);
         for (image, size) in images.iter_mut().zip(sizes) {
-            // What has no sector is no drive.
+            // A drive needs at least one sector.
             *image = image.take().filter(|_| size >= sector);
             image.iter_mut().for_each(|image| image.truncate((size / sector * sector) as usize));
         }
@@ -294,7 +294,7 @@ impl Base {
     }
 }
 
-/// Changes a slot of the catalogue, and makes both of its checksums right.
+/// Changes a slot of the catalogue, and corrects both of its checksums.
 fn change_catalogue(slot: &mut [u8], change: &Change) {
     let (header, document) = slot.split_at_mut(BLOCK);
     let len = u32::from_le_bytes(header[40..44].try_into().expect("four bytes")) as usize;
@@ -322,7 +322,7 @@ fn run(input: &[u8]) {
     });
 }
 
-/// Assembles the drives, and if they are a group, uses it in every way.
+/// Assembles the drives. If they are a group, uses the group in every way.
 fn serve(base: &Base, images: Vec<Option<Vec<u8>>>) {
     let sim = Sim::new(7);
     sim.set_steps_max(STEPS_MAX);
@@ -361,7 +361,7 @@ fn serve(base: &Base, images: Vec<Option<Vec<u8>>>) {
     });
 }
 
-/// A drive of the rescue reader.
+/// A drive for the rescue reader.
 struct Bytes(Vec<u8>);
 
 impl Medium for Bytes {
@@ -376,7 +376,7 @@ impl Medium for Bytes {
     }
 }
 
-/// Takes what is extracted, and keeps nothing.
+/// A sink that discards the extracted data.
 struct Nothing(u64);
 
 impl Sink for Nothing {
@@ -397,7 +397,7 @@ impl Sink for Nothing {
     }
 }
 
-/// Lists, checks and extracts what is on the drives.
+/// Lists, checks and extracts the content of the drives.
 fn rescue_all(images: &[Option<Vec<u8>>]) {
     let drives = images.iter().flatten().enumerate();
     let drives = drives.map(|(index, bytes)| rescue::Drive::new(&format!("d{index}"), Box::new(Bytes(bytes.clone()))));

@@ -1,4 +1,4 @@
-//! Shapes and layouts, from numbers as a request has them.
+//! Shapes and layouts, from the numbers of a request.
 
 use format::sums::{sum_block_offset, sum_place};
 use format::{BLOCK, Layout, LayoutError, Level, Shape, map_block_count, map_slot_offset};
@@ -49,7 +49,7 @@ fn run(input: &[u8]) {
         Ok(shape) => shape,
         Err(error) => {
             assert!(!error.to_string().is_empty());
-            // Fields that contradict each other are refused in either form.
+            // Fields that contradict each other are refused in both forms.
             let Ok(()) = checked else { return };
             raw
         }

@@ -10,7 +10,7 @@ use super::samples::ARRAY;
 use super::seal::{self, Mode};
 use crate::target::{Memory, Seed, Target};
 
-/// The group whose log it is, by [`Mode::extra`].
+/// The shape of the group, by [`Mode::extra`].
 const SHAPES: [LogShape; 4] = [shape(4, 6), shape(1, 2), shape(56, 64), shape(3, 3)];
 
 const fn shape(data_strips: usize, strips: usize) -> LogShape {
@@ -29,7 +29,7 @@ pub(super) const FRAME: Target = Target {
     stored: Vec::new,
     dictionary: &[b"PurlinLG", &[0, 16, 0, 0], &[0, 32, 0, 0], &[0xFF; 8], &[0xFF; 4]],
     input_bytes_max: 4 * BLOCK,
-    // An entry of 32 bytes is larger in memory, and a growing list is there twice.
+    // An entry of 32 bytes is larger in memory, and a growing list exists twice.
     memory: Memory { base_bytes: 256 << 10, per_input_byte: 64 },
 };
 
@@ -91,8 +91,8 @@ fn seeds() -> Vec<Seed> {
         encode_frame(&ARRAY, &head, parts, &mut bytes);
         Seed::new(name, seal::input(Mode::SEALED | extra << 2, &bytes))
     };
-    // The payload is mostly left out of the corpus: it is filled up with zeroes, and the checksum
-    // made right.
+    // Most of the payload is left out of the corpus: it is filled up with zeroes, and the checksum
+    // is corrected.
     let mut all = vec![
         seed("parity", 0, &[part(4), part(5)]),
         seed("mirror", 1, &[copy]),
@@ -155,7 +155,7 @@ fn frame(input: &[u8]) {
             payload,
         })
         .collect();
-    // Parts of a frame that somebody else wrote may share payload: written again, each has its own.
+    // Parts of a foreign frame may share payload. When they are written again, each has its own.
     let len = frame_len(&parts);
     if len > 64 * BLOCK {
         return;
@@ -171,7 +171,7 @@ fn frame(input: &[u8]) {
     }
 }
 
-/// What a recovery may rely on.
+/// Checks the properties on which a recovery relies.
 fn check(frame: &Frame, bytes: &[u8], shape: &LogShape) {
     let (data, strips) = (shape.data_strips, shape.strips);
     assert!(frame.len >= BLOCK && frame.len.is_multiple_of(BLOCK) && frame.len <= bytes.len());

@@ -16,7 +16,7 @@ pub(super) const TARGET: Target = Target {
         let mut some = MapBlock { sequence: u64::MAX, ..MapBlock::empty(0) };
         [0, 9, 77, 1000].into_iter().for_each(|zone| some.set(zone, true));
         let seed = |name, block: MapBlock| Seed::new(name, seal::input(Mode::SEALED, &block.encode(&ARRAY)));
-        // The bits of a full block are cut off after a few: the rest of an input is zeroes.
+        // The bits of the full block are cut off after a few bytes: the rest of an input is zeroes.
         let mut full = seed("full", full);
         full.bytes.truncate(100);
         vec![full, seed("some", some), seed("empty", MapBlock::empty(1))]
@@ -30,7 +30,8 @@ pub(super) const TARGET: Target = Target {
 fn run(input: &[u8]) {
     let Some((mode, bytes)) = Mode::split(input) else { return };
     let bytes = mode.apply(bytes);
-    // Read as its own array and index say, or as somebody else expects.
+    // Decode with the array and index from the block itself, or with those that another reader
+    // expects.
     let own = |at: usize| bytes.get(at..at + 8).map(|field| u64::from_le_bytes(field.try_into().expect("8 bytes")));
     let index = if mode.extra & 1 == 0 { own(32).unwrap_or(0) } else { 3 };
     let array = match bytes.get(16..32) {

@@ -1,4 +1,4 @@
-//! Superblocks of Linux md arrays, and arrays made of them.
+//! Superblocks of Linux md arrays, and arrays that consist of them.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +8,10 @@ use md::{Candidate, Place, SUPERBLOCK_BYTES, Superblock, SuperblockError, Versio
 use super::seal::{self, Mode};
 use crate::target::{Memory, Seed, Target};
 
-/// Sectors of the drives that superblocks are taken to lie on.
+/// Sectors of the drives on which superblocks are assumed to be.
 const DRIVE_SECTORS: u64 = 40_960;
 
-/// Places of an array that are looked at.
+/// Number of places of an array that are checked.
 const PLACES: u64 = 64;
 
 pub(super) const TARGET: Target = Target {
@@ -32,11 +32,11 @@ pub(super) const TARGET: Target = Target {
         b"\x0A\0\0\0\x01\x02\x01\0",
     ],
     input_bytes_max: 4 * SUPERBLOCK_BYTES,
-    // The roles of 64 members, up to 4 KiB each, and where each of the slots is.
+    // The roles of 64 members, up to 4 KiB each, and the place of each slot.
     memory: Memory { base_bytes: 640 << 10, per_input_byte: 64 },
 };
 
-/// What mdadm wrote; the extra bits of the mode are the version.
+/// Superblocks that mdadm wrote. The extra bits of the mode are the version.
 fn seeds() -> Vec<Seed> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../md/tests/golden");
     let golden = |name: &str, version: u8| {
@@ -47,7 +47,7 @@ fn seeds() -> Vec<Seed> {
     vec![golden("raid5-0", 0), golden("raid0", 0), golden("raid6-ddf", 1), golden("raid10-far", 2)]
 }
 
-/// Makes the checksum right: the sum of all words up to the end of the roles.
+/// Corrects the checksum: the sum of all words up to the end of the roles.
 fn seal_md(bytes: &mut [u8]) {
     let roles = u32::from_le_bytes(bytes[220..224].try_into().expect("four bytes")) as usize;
     let Some(covered) = bytes.get(..256 + 2 * roles.min(SUPERBLOCK_BYTES)) else { return };
@@ -89,7 +89,7 @@ fn run(input: &[u8]) {
             }
         }
     }
-    // As if all members were there, each with the same superblock but for its number.
+    // One superblock stands for all members: each gets it with its own number.
     if let [one] = &candidates[..] {
         let members = one.superblock.disks.min(64);
         candidates = (0..members)
@@ -105,7 +105,7 @@ fn run(input: &[u8]) {
     }
 }
 
-/// An array that is taken lies inside of the data of its members.
+/// Checks that an array that is accepted is inside the data of its members.
 fn check(candidates: &[Candidate]) {
     let assessment = assess(&candidates.iter().collect::<Vec<_>>(), false);
     let mut left_out = assessment.left_out.iter().map(|(index, reason)| (*index, reason.to_string()));

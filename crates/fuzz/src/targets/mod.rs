@@ -1,4 +1,4 @@
-//! Every target.
+//! All targets.
 
 mod address;
 mod arguments;
@@ -31,7 +31,7 @@ mod superblock;
 
 use crate::target::Target;
 
-/// All targets, in the order of their names.
+/// All targets, sorted by name.
 pub const TARGETS: [Target; 26] = [
     address::TARGET,
     arguments::TARGET,
@@ -61,7 +61,7 @@ pub const TARGETS: [Target; 26] = [
     superblock::TARGET,
 ];
 
-/// The target of this name.
+/// Finds a target by its name.
 pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }

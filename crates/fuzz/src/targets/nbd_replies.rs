@@ -1,4 +1,4 @@
-//! What a server sends, as the client's parsers read it.
+//! An NBD server's bytes, as the client's parsers read them.
 
 use nbd::client::{self, OptionReply, Reply};
 
@@ -49,7 +49,7 @@ fn run(input: &[u8]) {
     assert!(replies * 16 <= all, "a reply has a header");
 }
 
-/// Takes one reply; what it took was there, and nothing was taken for nothing.
+/// Takes one reply. Checks that its bytes were present, and that it took none without a reply.
 fn took<'a, T>(rest: &mut &'a [u8], parse: impl FnOnce(&mut &'a [u8]) -> Option<T>) -> Option<T> {
     let before = *rest;
     let reply = parse(rest);

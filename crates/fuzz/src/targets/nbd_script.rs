@@ -1,5 +1,5 @@
-//! NBD connections as scripts: an input says which messages a client sends, so that most of them
-//! are well formed.
+//! NBD connections as scripts: an input selects the messages of a client, so that most of them are
+//! well formed.
 
 use nbd::client;
 use nbd::wire::{cmd, info, opt};
@@ -7,7 +7,7 @@ use nbd::wire::{cmd, info, opt};
 use super::connection::{self, DISK_BYTES, Way};
 use crate::target::{Memory, Seed, Target};
 
-/// Messages of one connection.
+/// Most messages of one connection.
 const MESSAGES_MAX: usize = 64;
 
 pub(super) const TARGET: Target = Target {
@@ -21,8 +21,8 @@ pub(super) const TARGET: Target = Target {
                 "session",
                 [4, 9, 3, 2, 1, 0, 1, 1, 0, 7, 8, 1, 2, 3, 4, 9, 1, 0, 200, 3, 10, 1, 7, 1, 9, 9, 11, 12].as_slice(),
             ),
-            // Ranges just past the end of the disk, and past the end of all numbers: read, trim,
-            // zero, status.
+            // Ranges just past the end of the disk, and past the largest number: read, trim, zero,
+            // status.
             Seed::new(
                 "edges",
                 [0, 1, 3, 1, 0, 0, 8, 1, 2, 9, 0, 200, 8, 1, 3, 5, 0, 9, 10, 0, 4, 1, 3, 5, 0, 9].as_slice(),
@@ -40,7 +40,7 @@ pub(super) const TARGET: Target = Target {
     memory: Memory { base_bytes: 64 << 20, per_input_byte: 0 },
 };
 
-/// Takes numbers off the front; zeroes when there is nothing left.
+/// Takes numbers off the front; zeroes when nothing is left.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -51,7 +51,7 @@ impl Script<'_> {
     }
 
     fn number(&mut self) -> u64 {
-        // Small, near the end of the disk, near the end of all numbers, or anything.
+        // Small, near the end of the disk, near the largest number, or anything.
         let (form, value) = (self.byte(), u64::from(self.byte()));
         match form % 5 {
             0 => value,

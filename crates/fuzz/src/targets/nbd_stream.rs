@@ -1,4 +1,4 @@
-//! NBD connections as bytes.
+//! NBD connections as a client's bytes.
 
 use nbd::client;
 use nbd::wire::{cmd, info, opt};
@@ -6,7 +6,7 @@ use nbd::wire::{cmd, info, opt};
 use super::connection::{self, Way};
 use crate::target::{Memory, Seed, Target};
 
-/// Bits of the first byte, beside the policy in the lowest two.
+/// Bits of the first byte; the two lowest bits are the policy.
 const DIRECT: u8 = 1 << 2;
 const AFTER_FLAGS: u8 = 1 << 3;
 const IN_TRANSMISSION: u8 = 1 << 4;

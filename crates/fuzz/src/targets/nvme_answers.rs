@@ -1,4 +1,4 @@
-//! What an NVMe controller answers, as a host's dialogues understand it.
+//! An NVMe controller's answers, as a host's dialogues read them.
 
 use nvme::fabrics_data::{DiscoveryEntry, DiscoveryHead};
 use nvme::host::{
@@ -13,7 +13,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::nvme_target::SUBSYSTEM;
 use crate::target::{Memory, Seed, Target};
 
-/// Namespaces that a survey may find.
+/// Most namespaces that a survey may find.
 const NAMESPACES_MAX: usize = 2000;
 
 pub(super) const TARGET: Target = Target {
@@ -21,7 +21,7 @@ pub(super) const TARGET: Target = Target {
     checks: "an NVMe controller's answers: connecting, listing and discovering end in something valid or in an error",
     run,
     seeds: || {
-        // Well formed: status, form and patches of the data, result.
+        // Well-formed answers: status, form and patches of the data, result.
         let answer = |form: u8, result: u64| [&[0, form, 0][..], &result.to_le_bytes()].concat();
         let setup =
             [(0, 5), (0, 31 | 1 << 24 | 1 << 37), (0, 0x2_0000), (0, 0), (0, 0), (0, 1), (1, 0), (0, 0x3_0003), (0, 0)];
@@ -55,7 +55,7 @@ pub(super) const TARGET: Target = Target {
     stored: Vec::new,
     dictionary: &[&[0, 1, 0], &[0, 2, 1], &[0, 3, 1], &[0, 4, 2, 0, 0, 3], &[1, 0, 0, 0, 0x20, 0, 0, 0]],
     input_bytes_max: 2048,
-    // A list of namespaces and what they are; a piece of the discovery log, and the log.
+    // A list of namespaces and their descriptions; a piece of the discovery log, and the log.
     memory: Memory { base_bytes: 512 << 10, per_input_byte: 4096 },
 };
 
@@ -72,8 +72,8 @@ impl Script<'_> {
         bytes
     }
 
-    /// `[status, form, patches, patch*, result]`: data of this form, patched in some places, and
-    /// mostly as long as asked for.
+    /// `[status, form, patches, patch*, result]`: data of this form, patched in some places. Mostly
+    /// it has the requested length.
     fn answer(&mut self, reply_bytes: u32) -> (Completion, Vec<u8>) {
         let [status, form, patches] = self.bytes();
         let mut data = template(form);
@@ -97,7 +97,7 @@ impl Script<'_> {
     }
 }
 
-/// Well-formed data.
+/// Well-formed data of a form.
 fn template(form: u8) -> Vec<u8> {
     let nqn: Nqn = SUBSYSTEM.parse().expect("a name");
     match form % 8 {
@@ -126,19 +126,19 @@ fn template(form: u8) -> Vec<u8> {
             (entry.trtype, entry.subtype, entry.subnqn) = (3, 2, nqn.field());
             [entry.as_bytes(), entry.as_bytes()].concat()
         }
-        // A list that goes on.
+        // A list that continues.
         7 => (1..=1024_u32).flat_map(u32::to_le_bytes).collect(),
         _ => Vec::new(),
     }
 }
 
-/// An ANA log that has two groups and says that it has `groups`.
+/// An ANA log with two groups that claims to have `groups`.
 fn access(groups: u16) -> Vec<u8> {
     let group = |id: u32, state: u8| [&id.to_le_bytes()[..], &[0; 12], &[state], &[0; 15]].concat();
     [&[9, 0, 0, 0, 0, 0, 0, 0][..], &groups.to_le_bytes(), &[0; 6], &group(1, 1), &group(7, 3)].concat()
 }
 
-/// Carries a dialogue on as long as there are answers.
+/// Continues a dialogue while there are answers.
 fn carry_on<D: Dialogue>(dialogue: &mut D, script: &mut Script) -> Option<Result<D::Outcome, HostError>> {
     let mut waits = 0;
     while !script.0.is_empty() {

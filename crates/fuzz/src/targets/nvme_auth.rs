@@ -1,4 +1,4 @@
-//! What travels when NVMe hosts and controllers prove who they are.
+//! Messages of the authentication of NVMe hosts and controllers.
 
 use nvme::auth::{
     ControllerAuth, Credentials, DhGroup, Hash, HostAuth, Message, Names, Policy, RANDOM_BYTES, Random, Secret, Turn,
@@ -42,14 +42,14 @@ fn host(seed: u8) -> HostAuth {
     HostAuth::new(credentials, names(), TRANSACTION, Random::of(&[seed; RANDOM_BYTES]))
 }
 
-/// Messages, each behind its length in two bytes.
+/// Messages, each after its length in two bytes.
 fn script(messages: &[Vec<u8>]) -> Vec<u8> {
     let framed = |message: &Vec<u8>| [&(message.len() as u16).to_le_bytes()[..], message].concat();
     messages.iter().flat_map(framed).collect()
 }
 
-/// A transaction whose random bytes are others than those of [`run`]: its answers are right, and of
-/// no use.
+/// A transaction with other random bytes than in [`run`]: its answers are correct, but not accepted
+/// there.
 fn seeds() -> Vec<Seed> {
     let (mut host, mut controller) = (host(5), controller(6));
     let (mut from_host, mut from_controller) = (Vec::new(), Vec::new());

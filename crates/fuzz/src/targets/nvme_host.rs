@@ -1,4 +1,4 @@
-//! What an NVMe/TCP host sends, PDU by PDU.
+//! The bytes of an NVMe/TCP host, PDU by PDU.
 
 use nvme::fabrics_data::{ANY_CONTROLLER, Connect, ConnectData};
 use nvme::tcp::{Digests, Kind, Writer, pdu};
@@ -13,24 +13,24 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Begins with an ICReq for these digests, as bits of DGST.
+    /// Starts with an ICReq for these digests, as bits of DGST.
     pub fn new(digests: u8) -> Session {
         let digests = Digests::from_bits(digests);
         Session { bytes: pdu::initialize(Kind::IcReq, 0, digests, 0).to_vec(), writer: Writer::new(digests, 0) }
     }
 
-    /// Begins with nothing.
+    /// Starts without an ICReq.
     pub fn silent(digests: u8) -> Session {
         Session { bytes: Vec::new(), writer: Writer::new(Digests::from_bits(digests), 0) }
     }
 
-    /// A command with data in its capsule, or with none.
+    /// A command, with data in its capsule or without data.
     pub fn command(&mut self, command: Command, data: &[u8]) -> &mut Session {
         self.bytes.extend_from_slice(&self.writer.command(command, data.len()));
         self.body(data)
     }
 
-    /// Data that were asked for, or not.
+    /// Data, whether it was requested or not.
     pub fn data(&mut self, cid: u16, tag: u16, offset: u32, data: &[u8], last: bool) -> &mut Session {
         self.bytes.extend_from_slice(&self.writer.data_to_controller(cid, tag, offset, data.len() as u32, last));
         self.body(data)
@@ -44,7 +44,7 @@ impl Session {
         self
     }
 
-    /// Connect, with these data.
+    /// Connect, with this data.
     pub fn connect_with(&mut self, connect: Connect, subsystem: &str, cntlid: u16) -> &mut Session {
         let nqn: Nqn = subsystem.parse().expect("a name");
         let data = ConnectData {
@@ -58,7 +58,7 @@ impl Session {
         self.command(connect.command(0), zerocopy::IntoBytes::as_bytes(&data))
     }
 
-    /// Connect as a good host does.
+    /// Connect, as a well-behaved host sends it.
     pub fn connect(&mut self, queue: u16) -> &mut Session {
         let cntlid = if queue == 0 { ANY_CONTROLLER } else { 1 };
         let connect = Connect { format: 0, queue, size: 31, no_flow_control: true, keep_alive_ms: 5000 };
@@ -106,7 +106,7 @@ impl Session {
         self.command(command, &[])
     }
 
-    /// Queues, events, and the keep alive timer.
+    /// Number of queues, events, and the keep alive timer.
     pub fn features(&mut self) -> &mut Session {
         self.feature(admin::SET_FEATURES, 0x07, 0x0003_0003).feature(admin::SET_FEATURES, 0x0B, 0x900).feature(
             admin::GET_FEATURES,
@@ -115,7 +115,7 @@ impl Session {
         )
     }
 
-    /// Event requests, one of them aborted, and something to tell.
+    /// Event requests, one of them aborted, and a Keep Alive that causes events.
     pub fn events(&mut self) -> &mut Session {
         for cid in 10..15 {
             self.command(Command::new(admin::ASYNC_EVENT_REQUEST, cid, 0), &[]);

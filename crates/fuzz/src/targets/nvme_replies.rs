@@ -1,4 +1,4 @@
-//! What an NVMe/TCP controller sends, as a host reads it.
+//! An NVMe/TCP controller's bytes, as a host reads them.
 
 use nvme::tcp::{Digests, HostLimits, HostReceiver, HostStep, Kind, Request, Transfer, Writer, pdu};
 use nvme::{Completion, Status};
@@ -6,16 +6,16 @@ use nvme::{Completion, Status};
 use crate::rng::Rng;
 use crate::target::{Memory, Seed, Target};
 
-/// Bits of the first byte: digests in the lowest two.
+/// Bits of the first byte; the two lowest bits are the digests.
 const DIRECT: u8 = 1 << 2;
 const INITIALIZED: u8 = 1 << 3;
-/// The input is a script: which PDUs the controller sends, most of them well formed.
+/// The input is a script that selects the controller's PDUs, most of them well formed.
 const SCRIPT: u8 = 1 << 4;
 
-/// PDUs of a script.
+/// Most PDUs of a script.
 const PDUS_MAX: usize = 64;
 
-/// MAXH2CDATA of the controller that is spoken for.
+/// MAXH2CDATA of the controller whose bytes these are.
 const PDU_DATA_BYTES_MAX: u32 = 4096;
 
 const LIMITS: HostLimits =
@@ -39,11 +39,11 @@ pub(super) const TARGET: Target = Target {
         b"\xFF\xFF\xFF\xFF",
     ],
     input_bytes_max: 64 << 10,
-    // The stream that a script makes, with data of up to 40 KB, twice; what was done.
+    // The stream that a script makes, with data of up to 40 KB, twice; the list of events.
     memory: Memory { base_bytes: 12 << 20, per_input_byte: 32 },
 };
 
-/// What the command with this identifier transfers: none, 4 KiB to the host, a long read, a write.
+/// The transfer of the command with this identifier: none, 4 KiB to the host, a long read, a write.
 fn transfer(cid: u16) -> Transfer {
     match cid % 4 {
         0 => Transfer::None,
@@ -81,8 +81,8 @@ fn seeds() -> Vec<Seed> {
     vec![
         Seed::new("plain", [&[INITIALIZED, 3], &session(0)[..]].concat()),
         Seed::new("digests", [&[INITIALIZED | DIRECT | 3, 3], &session(3)[..]].concat()),
-        // Data and requests that are right, and then one of them again, too long, too early, of
-        // nobody.
+        // Correct data and requests; then one of them again, too long, too early, or for no
+        // command.
         Seed::new("script", [&[SCRIPT | 3, 3][..], &PLAIN, &PLAIN].concat()),
         Seed::new("script-again", [&[SCRIPT, 2][..], &[0, 2, 0, 100, 0, 0], &[0, 2, 1, 100, 0, 0]].concat()),
         Seed::new("script-long", [&[SCRIPT, 5][..], &[0, 1, 0, 255, 1, 1]].concat()),
@@ -94,13 +94,14 @@ fn seeds() -> Vec<Seed> {
     ]
 }
 
-/// PDUs of a script that are as they should be, of all kinds: six bytes each.
+/// Correct PDUs of a script, of all kinds: six bytes each.
 const PLAIN: [u8; 36] = [
     0, 1, 0, 255, 0, 8, 3, 3, 0, 100, 0, 0, 0, 2, 0, 100, 0, 0, 5, 4, 0, 0, 0, 0, 3, 3, 0, 255, 0, 0, 5, 3, 0, 0, 0, 0,
 ];
 
-/// The bytes of the PDUs that a script says: kind, command, whether it begins where it should, what
-/// part of the rest, how much more than that, and flags that are wrong.
+/// The bytes of the PDUs in a script. Six bytes select a PDU: kind, command, whether it begins at
+/// the right place, the part of the rest that it has, how much more it has, and flags that are
+/// wrong.
 fn scripted(digests: Digests, script: &[u8]) -> Vec<u8> {
     let writer = Writer::new(digests, 0);
     let mut bytes = Vec::new();
@@ -147,7 +148,7 @@ fn scripted(digests: Digests, script: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Something that came of the bytes.
+/// An event of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Done {
     Initialized,
@@ -160,10 +161,10 @@ struct Host {
     receiver: HostReceiver,
     input: Vec<u8>,
     direct: bool,
-    /// Requests are answered as they come; otherwise never.
+    /// Requests are answered when they arrive; otherwise never.
     answers: bool,
     missing: Option<(u16, u32, u32)>,
-    /// How much has come of the data of a command, and a sum over them.
+    /// Number of data bytes of each command so far, and a checksum of them.
     data: Vec<(usize, u64)>,
     steps: usize,
     done: Vec<Done>,
@@ -263,7 +264,7 @@ impl Host {
             assert!(!status.is_success() || len == all as usize, "a success has its data");
         }
         self.done.push(Done::Completed { cid, status, len, sum, intact });
-        // The queue was full: the identifier that is free is this one.
+        // The queue was full, so this identifier is the only free one.
         assert_eq!(self.receiver.in_flight(), usize::from(LIMITS.commands_max) - 1);
         assert_eq!(self.receiver.begin(transfer(cid)), Some(cid));
     }

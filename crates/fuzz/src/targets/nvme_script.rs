@@ -1,4 +1,4 @@
-//! NVMe/TCP connections as scripts: an input says which PDUs a host sends, so that most of them are
+//! NVMe/TCP connections as scripts: an input selects the PDUs of a host, so that most of them are
 //! well formed.
 
 use nvme::fabrics_data::{ANY_CONTROLLER, Connect};
@@ -8,7 +8,7 @@ use super::nvme_host::Session;
 use super::nvme_target::{self, BLOCKS, LIMITS, SUBSYSTEM, Way};
 use crate::target::{Memory, Seed, Target};
 
-/// PDUs of one connection.
+/// Most PDUs of one connection.
 const PDUS_MAX: usize = 64;
 
 pub(super) const TARGET: Target = Target {
@@ -24,7 +24,7 @@ pub(super) const TARGET: Target = Target {
                 [7, 9, 1, 0, 9, 1, 0, 3, 9, 1, 0, 9, 12, 0, 200, 12, 1, 255, 12, 0, 255, 10, 1, 2, 0, 5, 10, 0]
                     .as_slice(),
             ),
-            // Ranges just past the end of the namespace, and past the end of all numbers.
+            // Ranges just past the end of the namespace, and past the largest number.
             Seed::new(
                 "edges",
                 [
@@ -33,8 +33,8 @@ pub(super) const TARGET: Target = Target {
                 ]
                 .as_slice(),
             ),
-            // Register, acquire, a release of another length, report; preempt and abort, release,
-            // clear; one that persists, with keys that are asked for.
+            // Register, acquire, a release with data of another length, report; preempt and abort,
+            // release, clear; a registration that persists, whose keys are requested.
             Seed::new(
                 "reservations",
                 [
@@ -49,8 +49,8 @@ pub(super) const TARGET: Target = Target {
                 ]
                 .concat(),
             ),
-            // One range; two with FUA; a place and a source past the end; too much; ranges that are
-            // asked for; another format; a read-only place.
+            // One range; two with FUA; destination and source past the end; too many blocks; ranges
+            // that are requested; another descriptor format; a read-only namespace.
             Seed::new(
                 "copy",
                 [
@@ -64,8 +64,8 @@ pub(super) const TARGET: Target = Target {
                 ]
                 .concat(),
             ),
-            // A pair; two lengths; two blocks; past the end; a first one alone, a second one alone,
-            // and what is neither.
+            // A pair; different lengths; two blocks; past the end; a first command alone, a second
+            // one alone, and an invalid value of FUSE.
             Seed::new(
                 "fused",
                 [
@@ -98,11 +98,11 @@ pub(super) const TARGET: Target = Target {
     memory: Memory { base_bytes: 48 << 20, per_input_byte: 0 },
 };
 
-/// Takes numbers off the front; zeroes when there is nothing left.
+/// Takes numbers off the front; zeroes when nothing is left.
 struct Script<'a> {
     bytes: &'a [u8],
     cid: u16,
-    /// By tag: command, bytes in all, bytes sent.
+    /// By tag: command, total bytes, bytes sent.
     transfers: Vec<Option<(u16, u32, u32)>>,
 }
 
@@ -114,7 +114,7 @@ impl Script<'_> {
     }
 
     fn number(&mut self) -> u64 {
-        // Small, near the end of the namespace, near the end of all numbers, or anything.
+        // Small, near the end of the namespace, near the largest number, or anything.
         let (form, value) = (self.byte(), u64::from(self.byte()));
         match form % 5 {
             0 => value,
@@ -133,14 +133,14 @@ impl Script<'_> {
         let mut command = Command::new(opcode, self.cid, nsid);
         let blocks = u32::from(how / 16) + 1;
         command.set_slba(slba);
-        // FUA, too.
+        // With FUA, too.
         command.set_cdw(12, (blocks - 1) | u32::from(how & 8) << 27);
         let block_bytes = if nsid == 3 { 512 } else { 4096 };
         (command, blocks * block_bytes)
     }
 
-    /// Sends a command with data in its capsule, or that are to be asked for: what is sent then is
-    /// what [`Script::send`] makes.
+    /// Sends a command with data in its capsule, or with data to be requested: [`Script::send`]
+    /// makes that data later.
     fn bring(&mut self, session: &mut Session, mut command: Command, data: &[u8], in_capsule: bool) {
         let len = data.len() as u32;
         if in_capsule {
@@ -153,7 +153,7 @@ impl Script<'_> {
         session.command(command, &[]);
     }
 
-    /// The data of the command that was made last may be asked for.
+    /// Expects that the data of the command that was made last is requested.
     fn expect(&mut self, len: u32) {
         if let Some(free) = self.transfers.iter_mut().find(|transfer| transfer.is_none()) {
             *free = Some((self.cid, len, 0));
@@ -180,7 +180,7 @@ impl Script<'_> {
             return;
         }
         let keys = [u64::from(self.byte()), u64::from(self.byte())].map(u64::to_le_bytes).concat();
-        // Seldom as many bytes as another one has.
+        // Sometimes the data has the length that another command needs.
         let is_short = (opcode == nvm::RESERVATION_RELEASE) != (how & 4 != 0);
         self.bring(session, command, if is_short { &keys[..8] } else { &keys }, how & 1 == 0);
     }
@@ -204,8 +204,8 @@ impl Script<'_> {
         self.bring(session, command, &data, how & 1 == 0);
     }
 
-    /// A part of a fused operation, or what says that it is: `[FUSE and command, how, number,
-    /// data]`.
+    /// A part of a fused operation, or a command that claims to be one: `[FUSE and command, how,
+    /// number, data]`.
     fn fused(&mut self, session: &mut Session) {
         let part = self.byte();
         let opcode = match (part & 3, part >> 2) {
@@ -271,7 +271,7 @@ impl Script<'_> {
                 self.expect(len);
                 session.command(command, &[]);
             }
-            // With those of reservations and Copy, whose data have another length.
+            // This includes reservation commands and Copy, whose data has another length.
             10 => {
                 let opcode = self.byte() % 32;
                 let (mut command, len) = self.io(opcode);

@@ -7,7 +7,7 @@ use super::nvme_host::Session;
 use super::nvme_target::{self, Way};
 use crate::target::{Memory, Seed, Target};
 
-/// Bits of the first byte: digests in the lowest two.
+/// Bits of the first byte; the two lowest bits are the digests.
 const DIRECT: u8 = 1 << 2;
 const INITIALIZED: u8 = 1 << 3;
 const ADMIN: u8 = 1 << 4;
@@ -32,7 +32,7 @@ pub(super) const TARGET: Target = Target {
         b"\xFF\xFF\xFF\xFF",
     ],
     input_bytes_max: 64 << 10,
-    // A log page of 1 MiB, twice while it is made; what came and went, twice.
+    // A log page of 1 MiB, twice while it is made; received and sent data, twice.
     memory: Memory { base_bytes: 8 << 20, per_input_byte: 64 },
 };
 

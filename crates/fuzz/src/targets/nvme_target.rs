@@ -1,5 +1,5 @@
-//! An NVMe/TCP target without sockets: what a driver does with the controller's machines, and what
-//! it may rely on.
+//! An NVMe/TCP target without sockets: how a driver uses the controller's state machines, and the
+//! properties on which it relies.
 
 use std::collections::VecDeque;
 
@@ -87,7 +87,7 @@ impl Shelf for Memory {
     }
 
     fn past(&self) -> Past {
-        // One of each kind, and a change of a namespace that is none of the host's.
+        // One event of each kind, and a change of a namespace that the host may not access.
         let change =
             |hosts| Happening::NamespaceChange { created: true, nsid: 1, blocks: BLOCKS, block_bytes: 4096, hosts };
         let reset = Happening::ControllerReset { cntlid: 1, port: 4420, power_cycles: 2, power_on_ms: 3 };
@@ -98,7 +98,7 @@ impl Shelf for Memory {
     }
 }
 
-/// Something that a connection did.
+/// An event of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Done {
     Initialized(Digests),
@@ -110,7 +110,7 @@ enum Done {
     Ended { why: String, farewell: Vec<u8> },
 }
 
-/// What the connection is, once a Connect command was taken.
+/// The kind of queue, once a Connect command was accepted.
 #[derive(Debug)]
 enum Queue {
     Fresh,
@@ -118,7 +118,7 @@ enum Queue {
     Io,
 }
 
-/// Data while they arrive, of a command that waits for them.
+/// Data that is arriving, for a command that waits for it.
 struct Arriving {
     to: To,
     command: Command,
@@ -137,7 +137,7 @@ struct Connection {
     direct: bool,
     missing: Option<(To, u32, u32)>,
     arriving: Vec<Arriving>,
-    /// Commands whose data could not be asked for yet.
+    /// Commands whose data could not be requested yet.
     waiting: VecDeque<Command>,
     steps: usize,
     done: Vec<Done>,
@@ -180,7 +180,7 @@ impl Connection {
         }
     }
 
-    /// One step; false if there is nothing more to do with this input.
+    /// One step. Returns false if there is nothing more to do with this input.
     fn step(&mut self) -> bool {
         let (taken, step) = self.receiver.step(&self.input);
         let bytes: Vec<u8> = self.input.drain(..taken).collect();
@@ -369,7 +369,7 @@ impl Connection {
             _ => {}
         }
         if let Io::Reserve(reserve) = io {
-            // Every fourth command is another host's.
+            // Every fourth command is from another host.
             let host = [1 + u8::from(cid.is_multiple_of(4)); 16];
             let applied = reserve.request(data).and_then(|request| self.reservations.apply(&host, &request));
             let (registrants, held) = (self.reservations.registrants().clone(), self.reservations.held());
@@ -385,7 +385,7 @@ impl Connection {
                 Err(status) => return self.answer(cid, status, 0),
             }
         }
-        // A driver looks whether the data that came are those of the command.
+        // A driver checks that the data it received is as long as the command's data.
         if let Io::Deallocate { .. } = io
             && let Some(data) = data.get(..io.data_bytes() as usize)
         {
@@ -407,13 +407,13 @@ impl Connection {
 /// How a stream of bytes is cut and received.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way {
-    /// 0: byte by byte; otherwise the seed of the pieces' sizes.
+    /// 0: byte by byte; otherwise the seed for the sizes of the pieces.
     pub pieces: u8,
-    /// Receive long data past the input.
+    /// Receive long data past the input buffer.
     pub direct: bool,
 }
 
-/// Feeds `bytes` at once and cut, and compares what came of it.
+/// Feeds `bytes` as a whole and in pieces, and compares the results.
 ///
 /// # Panics
 /// If a promise is broken.
@@ -438,7 +438,7 @@ fn run(bytes: &[u8], direct: bool, mut piece: impl FnMut(usize) -> usize) -> Vec
         left = later;
         feeds += 1;
     }
-    // Each step takes something, or tells that data without digest are there.
+    // Each step takes bytes, or reports that data without a digest is complete.
     assert!(connection.steps <= 2 * (bytes.len() + feeds), "{} steps for {} bytes", connection.steps, bytes.len());
     connection.done
 }

@@ -1,4 +1,4 @@
-//! What travels before an NVMe host is inside of TLS.
+//! Bytes that are exchanged before an NVMe host has a TLS session.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn key(seed: u8) -> TlsKey {
     TlsKey::generate(Hash::Sha256, &[seed; 32])
 }
 
-/// What both ends make of a key.
+/// The keys that both ends derive from a key.
 fn made(key: &TlsKey) -> Vec<Key> {
     let subsystem = SUBSYSTEM.parse().expect("a name");
     let psks = key.psks(&Nqn::of_uuid(&[7; 16]), &subsystem);
@@ -48,7 +48,8 @@ fn made(key: &TlsKey) -> Vec<Key> {
     made.collect()
 }
 
-/// Hellos of a host that knows the names, and another key of them; identities, and a key.
+/// Hellos of a host that knows the names but has another secret, and of a stranger; identities, a
+/// key.
 fn seeds() -> Vec<Seed> {
     let hello = |keys: &[Key]| {
         let mut session = Session::client(keys).expect("TLS is there");
@@ -56,7 +57,7 @@ fn seeds() -> Vec<Seed> {
         session.to_send()
     };
     let keys = made(&key(1));
-    // The names that the server has, with another secret.
+    // The names that the server knows, with another secret.
     let wrong = keys.iter().map(|key| Key { secret: vec![9; 32].into(), ..key.clone() }).collect::<Vec<_>>();
     vec![
         Seed::new("hello", hello(&wrong)),
@@ -88,6 +89,6 @@ fn run(input: &[u8]) {
             break;
         }
     }
-    // What it answers is a few messages, however long what it was sent is.
+    // The answer is a few messages, even if the input is long.
     assert!(session.to_send().len() < 4096);
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests to the API, and of its answers.
+//! Bodies of API requests and of API answers.
 
 use std::fmt::Debug;
 
@@ -42,12 +42,12 @@ pub(super) const TARGET: Target = Target {
         b"{\"a\":",
     ],
     input_bytes_max: 4096,
-    // A drive of one byte becomes a string and a name; `[0,0,...]` read as values is 16 times its
-    // text.
+    // A drive of one byte becomes a string and a name; `[0,0,...]` read as values takes 16 times
+    // the size of its text.
     memory: Memory { base_bytes: 64 << 10, per_input_byte: 512 },
 };
 
-/// A request type: what reading a body of it must give.
+/// The check of a request type with a body.
 type Check = fn(&[u8]);
 
 const REQUESTS: [Check; 14] = [
@@ -74,7 +74,7 @@ const REQUESTS: [Check; 14] = [
     |body| request(body, |_: &ImportForget| Ok(())),
 ];
 
-/// What the command reads. Answers only grow, so nothing is refused for being there.
+/// The answers that `purlin` reads. Answers may get new fields, so unknown fields are accepted.
 const ANSWERS: [Check; 11] = [
     answer::<ErrorBody>,
     answer::<Status>,
@@ -143,7 +143,8 @@ where
     assert!(serde_json::from_value::<T>(fields.into()).is_err(), "an unknown field is refused");
 }
 
-/// What is valid for the API is valid for the catalogue, which is written without asking again.
+/// A request that is valid for the API is valid for the catalogue, which is written without another
+/// check.
 fn export(request: &ExportCreate) -> Result<(), Invalid> {
     let (volume, place) = request.validate()?;
     assert_eq!(volume.to_string(), request.volume);

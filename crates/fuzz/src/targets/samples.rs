@@ -1,4 +1,4 @@
-//! Valid structures, from which corpora are made.
+//! Valid structures from which corpora are made.
 
 use format::{
     Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level, LimitOf,
@@ -9,7 +9,7 @@ use format::{
 
 pub(super) const ARRAY: Uuid = Uuid::from_bytes(*b"an array's uuid.");
 
-/// A superblock of a group of this shape, of the member in slot 0.
+/// The superblock of the member in slot 0 of a group of this shape.
 pub(super) fn superblock(shape: Shape, member_bytes: u64) -> Superblock {
     let layout = Layout::plan(&shape, member_bytes, false).expect("samples are large enough");
     let uuid = |n: u16| Uuid::from_random([n as u8 + 1; 16]);
@@ -68,7 +68,7 @@ pub(super) fn superblocks() -> Vec<(&'static str, Superblock)> {
     ]
 }
 
-/// A catalogue with one of everything.
+/// A catalogue with volumes and exports.
 pub(super) fn catalogue() -> Catalogue {
     let extent = |start_byte, len_bytes| ExtentRecord { start_byte, len_bytes };
     let volume = |id, name: &str, size_bytes, extents| VolumeRecord {
@@ -96,7 +96,7 @@ pub(super) fn catalogue() -> Catalogue {
     }
 }
 
-/// The same, looked after in every way.
+/// The same with settings, scrubs, reservations, limits and secrets.
 pub(super) fn catalogue_with_maintenance() -> Catalogue {
     let last = ScrubEnd { ended_unix_s: 1_800_000_000, repair: true, found: 2, repaired: 1, unchecked: 3 };
     let current = ScrubPoint {

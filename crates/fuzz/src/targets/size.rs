@@ -1,4 +1,4 @@
-//! Sizes as people write them.
+//! Sizes as users write them.
 
 use api::{SizeError, format_bytes, format_bytes_exact, parse_bytes};
 

@@ -73,7 +73,7 @@ fn one(input: &[u8]) {
     }
 }
 
-/// What everybody who has a decoded superblock may rely on.
+/// Checks the properties on which every user of a decoded superblock relies.
 fn check(superblock: &Superblock) {
     assert_eq!(superblock.check(), Ok(()));
     assert!(!superblock.to_string().chars().any(|c| c.is_control() && c != '\n'), "it can be shown");
@@ -102,7 +102,7 @@ fn check(superblock: &Superblock) {
     assert_eq!(again.encode(), bytes, "one superblock has one form");
 }
 
-/// No offset that follows from the layout lies outside of the member, or on a superblock.
+/// Checks that no offset from the layout is outside of the member, or on a superblock.
 fn check_layout(superblock: &Superblock) {
     let layout = &superblock.layout;
     let block = BLOCK as u64;

@@ -1,5 +1,5 @@
-//! A control that does nothing and notes what it is asked to change: what a client's bytes come
-//! down to behind the API.
+//! A control that does nothing but count the changes that it is asked for. It shows the effect of a
+//! client's bytes behind the API.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ use async_trait::async_trait;
 use daemon::http::{Answer, Control, ControlError};
 use format::Shape;
 
-/// See the head of this file.
+/// A control that only counts changes.
 #[derive(Default)]
 pub(super) struct Noting {
     changes: AtomicU64,
 }
 
 impl Noting {
-    /// How often it was asked to change something.
+    /// Number of changes that it was asked for.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -33,7 +33,7 @@ impl Noting {
     }
 }
 
-/// Methods that change something: each is noted, and answered as planned.
+/// Methods that change something: each call is counted, and answered as planned.
 macro_rules! changes {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $what:ty;)*) => {
         #[async_trait]
