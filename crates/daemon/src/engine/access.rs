@@ -6,13 +6,13 @@ use api::{AnaState, Changed, ErrorCode, Export};
 use format::{AnaRecord, ExportKind};
 use nvme::Access;
 
-use super::exports::RunningExport;
-use super::namespaces::nqn_of;
-use super::{Engine, Group, view};
+use crate::engine::namespaces::nqn_of;
+use crate::engine::running_export::RunningExport;
+use crate::engine::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
 /// The state as hosts are told it.
-pub(super) fn of(record: AnaRecord) -> Access {
+pub(crate) fn of(record: AnaRecord) -> Access {
     match record {
         AnaRecord::Optimized => Access::Optimized,
         AnaRecord::NonOptimized => Access::NonOptimized,
@@ -21,7 +21,7 @@ pub(super) fn of(record: AnaRecord) -> Access {
 }
 
 /// The state as the API shows it.
-pub(super) fn shown(record: AnaRecord) -> AnaState {
+pub(crate) fn shown(record: AnaRecord) -> AnaState {
     match record {
         AnaRecord::Optimized => AnaState::Optimized,
         AnaRecord::NonOptimized => AnaState::NonOptimized,
@@ -55,7 +55,7 @@ fn warnings(group: &Group, export: &RunningExport, to: AnaRecord) -> Vec<String>
 
 impl Engine {
     /// Changes the ANA state of an export while hosts are connected.
-    pub(super) async fn set_access(&self, id: &str, state: AnaState, dry_run: bool) -> Answer<Changed<Export>> {
+    pub(crate) async fn set_access(&self, id: &str, state: AnaState, dry_run: bool) -> Answer<Changed<Export>> {
         let refuse = |message: String| Err(ControlError::new(ErrorCode::Invalid, message));
         let _one = self.changes.lock().await;
         let (group, running) = self.find_export(id)?;

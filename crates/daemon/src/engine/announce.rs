@@ -68,7 +68,7 @@ impl FromStr for Interfaces {
 }
 
 /// Announces the addresses where discovery services listen.
-pub(super) struct Announcer {
+pub(crate) struct Announcer {
     daemon: ServiceDaemon,
     interfaces: Interfaces,
     /// The name of this machine, as a part of a DNS label.

@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Engine;
-use super::identity::{self, Present};
+use crate::engine::Engine;
+use crate::engine::identity::{self, Present};
 
 /// The drives that are not new: their identities, by device. `None` until the daemon has looked for
 /// drives that came while none ran: before that, the list of the previous daemon must not be
 /// overwritten.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<Option<BTreeMap<(u32, u32), String>>>);
+pub(crate) struct Known(Mutex<Option<BTreeMap<(u32, u32), String>>>);
 
 impl Known {
     fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<(u32, u32), String>>> {
@@ -52,7 +52,7 @@ impl Engine {
     }
 
     /// Marks drives as known: groups have them.
-    pub(super) fn are_known_now(&self, drives: impl IntoIterator<Item = Present>) {
+    pub(crate) fn are_known_now(&self, drives: impl IntoIterator<Item = Present>) {
         let drives = drives.into_iter().map(|present| (present.device, present.identity())).collect::<Vec<_>>();
         let mut is_new = false;
         if let Some(known) = &mut *self.known.lock() {
@@ -66,7 +66,7 @@ impl Engine {
     }
 
     /// Marks a drive as unknown: it left, or no group has it. It is new if the next start finds it.
-    pub(super) fn is_unknown_now(&self, device: (u32, u32)) {
+    pub(crate) fn is_unknown_now(&self, device: (u32, u32)) {
         let was_known = self.known.lock().as_mut().and_then(|known| known.remove(&device)).is_some();
         if was_known {
             self.remember_drives();
@@ -75,7 +75,7 @@ impl Engine {
 
     /// Marks drives as known that groups were given since. A drive that fails in a group is not
     /// new.
-    pub(super) fn know_drives_of_groups(&self) {
+    pub(crate) fn know_drives_of_groups(&self) {
         let groups = self.all();
         let has = |present: &Present| groups.iter().any(|group| group.has_device(present.device));
         self.are_known_now(identity::present().into_iter().filter(has));

@@ -5,15 +5,15 @@ use ::drive::join_all;
 use api::{Changed, ErrorCode, GroupAssemble, GroupStart};
 use array::AssembleError;
 
-use super::drives::{self, Consent, Taken};
-use super::group::{self, LeftOut};
-use super::memory::Remembered;
-use super::scan::Seen;
-use super::{Engine, find};
+use crate::engine::drives::{self, Consent, Taken};
+use crate::engine::group::{self, LeftOut};
+use crate::engine::memory::Remembered;
+use crate::engine::scan::Seen;
+use crate::engine::{Engine, find};
 use crate::http::{Answer, ControlError};
 
 impl Engine {
-    pub(super) async fn assemble_group(&self, request: GroupAssemble) -> Answer<Changed<api::Group>> {
+    pub(crate) async fn assemble_group(&self, request: GroupAssemble) -> Answer<Changed<api::Group>> {
         self.opener.remotes.try_all(&request.drives).await?;
         let _one = self.changes.lock().await;
         let (taken, warnings) = self.open_members(&request.drives, Consent::none(request.dry_run)).await?;
@@ -86,7 +86,7 @@ impl Engine {
 
     /// Starts a group by its name: a group that was stopped, could not be started, or is found on
     /// drives.
-    pub(super) async fn start_group_named(&self, name: &str, request: GroupStart) -> Answer<Changed<api::Group>> {
+    pub(crate) async fn start_group_named(&self, name: &str, request: GroupStart) -> Answer<Changed<api::Group>> {
         self.reach_stopped(name).await;
         let _one = self.changes.lock().await;
         if self.groups_named(name) {

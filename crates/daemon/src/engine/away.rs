@@ -2,7 +2,7 @@
 //! return.
 //!
 //! Drives of this machine cause kernel events; remote drives are polled instead. The rules are
-//! those of [`super::hotplug`].
+//! those of [`crate::engine::hotplug`].
 //!
 //! Groups that could not be started are tried again here, too: no event tells that an adapter works
 //! again after a reset.
@@ -16,13 +16,15 @@ use api::ErrorCode;
 use array::{Array, Cause};
 use runtime::ShardEnv;
 
-use super::drives::{self, Consent, stopping};
-use super::group::{Group, join_error};
-use super::hotplug::{Outcome, is_live};
-use super::memory::{Place, Remembered};
-use super::not_started::NotStarted;
-use super::unassigned::Found;
-use super::{Engine, find};
+pub(crate) use crate::engine::disconnected::Away;
+use crate::engine::drives::{self, Consent};
+use crate::engine::errors::stopping;
+use crate::engine::group::{Group, join_error};
+use crate::engine::hotplug::{Outcome, is_live};
+use crate::engine::memory::{Place, Remembered};
+use crate::engine::not_started::NotStarted;
+use crate::engine::unassigned::Found;
+use crate::engine::{Engine, find};
 use crate::http::{Answer, ControlError};
 
 /// The polling interval.
@@ -48,21 +50,6 @@ struct Try {
     wait: Duration,
     /// The last error that was logged.
     told: String,
-}
-
-/// A drive of a group that could not be reached when the group looked for it.
-#[derive(Debug, Clone)]
-pub(super) struct Away {
-    pub place: Place,
-    not_before: Instant,
-    /// The last reason that was logged.
-    told: String,
-}
-
-impl Away {
-    pub fn new(place: Place) -> Away {
-        Away { place, not_before: Instant::now(), told: String::new() }
-    }
 }
 
 /// The result of looking for a drive.
@@ -266,7 +253,7 @@ impl Engine {
     }
 
     /// Starts an absent group with the drives that were opened.
-    pub(super) async fn start_absent_with(&self, remembered: &Remembered, opened: find::Opened) -> Answer<()> {
+    pub(crate) async fn start_absent_with(&self, remembered: &Remembered, opened: find::Opened) -> Answer<()> {
         let missing_drives = opened.missing(remembered);
         let group = match self.start_group(opened.taken).await {
             Ok(group) => group,

@@ -13,23 +13,15 @@ use api::{
 };
 use array::{Cause, CreateError, NewGroup, create};
 use async_trait::async_trait;
-use format::{Catalogue, CrashSafety, SettingsRecord, Shape, Uuid};
+use format::{Catalogue, CrashSafety, SettingsRecord, Shape};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
 
-use super::devices::DeviceEnd;
-use super::drives::{self, Consent, Taken, stopping};
-use super::group::join_error;
-use super::{Engine, lost, offer, settings, view};
+use crate::engine::devices::DeviceEnd;
+use crate::engine::drives::{self, Consent, Taken};
+use crate::engine::errors::{new_uuid, stopping};
+use crate::engine::group::join_error;
+use crate::engine::{Engine, lost, offer, settings, view};
 use crate::http::{Answer, Control, ControlError};
-
-/// A random UUID, as of RFC 9562.
-pub(super) fn new_uuid() -> Answer<Uuid> {
-    let mut bytes = [0; 16];
-    let read =
-        std::fs::File::open("/dev/urandom").and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
-    read.map_err(|error| ControlError::new(ErrorCode::Internal, format!("no random numbers: {error}")))?;
-    Ok(Uuid::from_random(bytes))
-}
 
 fn create_error(error: &CreateError) -> ControlError {
     let code = match error {
@@ -42,7 +34,7 @@ fn create_error(error: &CreateError) -> ControlError {
 
 /// Refuses while clients use exports of a group, because they would lose their volumes. `or` names
 /// the alternative to disconnecting them.
-fn refuse_clients(group: &super::Group, or: &str) -> Answer<()> {
+fn refuse_clients(group: &crate::engine::Group, or: &str) -> Answer<()> {
     let used: Vec<(String, usize)> = group
         .exports()
         .values()
@@ -66,7 +58,7 @@ fn refuse_clients(group: &super::Group, or: &str) -> Answer<()> {
 }
 
 /// Refuses to take out a member if its set would lose data without it.
-async fn refuse_loss(group: &super::Group, member: &array::MemberStatus) -> Answer<()> {
+async fn refuse_loss(group: &crate::engine::Group, member: &array::MemberStatus) -> Answer<()> {
     let in_sync = |member: &array::MemberStatus| member.state == format::MemberState::InSync;
     let status = group.status().await?;
     let (shape, index) = (status.superblock.shape, usize::from(member.member.0));
@@ -109,9 +101,9 @@ impl Engine {
     }
 
     /// Opens a drive that can join a running group. Also returns what is lost on it.
-    pub(super) async fn take_one(
+    pub(crate) async fn take_one(
         &self,
-        group: &super::Group,
+        group: &crate::engine::Group,
         text: &str,
         consent: Consent,
     ) -> Answer<(Taken, Vec<String>)> {
@@ -130,21 +122,21 @@ impl Engine {
         writing.await.map_err(|_| stopping())?.map_err(|error| create_error(&error))
     }
 
-    pub(super) async fn change_catalogue(
+    pub(crate) async fn change_catalogue(
         &self,
-        group: &super::Group,
+        group: &crate::engine::Group,
         change: impl FnOnce(&mut Catalogue),
     ) -> Answer<Catalogue> {
         group.change_catalogue(change).await
     }
 
-    async fn set_settings(&self, group: &super::Group, settings: SettingsRecord) -> Answer<()> {
+    async fn set_settings(&self, group: &crate::engine::Group, settings: SettingsRecord) -> Answer<()> {
         let chosen = settings.clone();
         self.change_catalogue(group, |catalogue| catalogue.settings = chosen).await?;
         group.configure(&settings).await
     }
 
-    pub(super) async fn member(&self, group: &super::Group, slot: u32) -> Answer<array::MemberStatus> {
+    pub(crate) async fn member(&self, group: &crate::engine::Group, slot: u32) -> Answer<array::MemberStatus> {
         let members = group.status().await?.members;
         let count = members.len() as u32;
         members.into_iter().nth(slot as usize).ok_or_else(|| ControlError::member_not_found(&group.name, slot, count))
@@ -284,7 +276,7 @@ impl Control for Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
-        let remembered = super::remembered(&group);
+        let remembered = crate::engine::remembered(&group);
         self.stop_group(&group, DeviceEnd::Goes).await?;
         self.stopped.note(remembered, &self.memory);
         self.remember();
@@ -297,7 +289,7 @@ impl Control for Engine {
         let group = self.find(name)?;
         offer::refuse_used_devices(group.exports().values())?;
         refuse_clients(&group, "delete the exports first")?;
-        let opens: Vec<super::group::GroupDrive> = group.drives().iter().flatten().cloned().collect();
+        let opens: Vec<crate::engine::group_drive::GroupDrive> = group.drives().iter().flatten().cloned().collect();
         let steps = lost::destroyed(&group, &group.catalogue().await?);
         if dry_run {
             return Ok(Changed::planned(steps));

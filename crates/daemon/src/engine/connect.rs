@@ -8,7 +8,7 @@
 //!    wait until its namespace is found again.
 //! 3. Requests that are not answered when the daemon ends are passed to the next daemon. It sends
 //!    nothing until the target no longer executes commands of the previous daemon
-//!    ([`super::remote`]).
+//!    ([`crate::engine::remote`]).
 //! 4. A device has the size of its namespace. When the namespace grows, the device grows as soon as
 //!    all shards know.
 
@@ -20,13 +20,14 @@ use api::{Changed, ErrorCode, Import as Shown, ImportNvme, NvmeDrive, format_byt
 use format::ExportKind;
 use runtime::ShardEnv;
 
-use super::Engine;
-use super::drives::{Taken, stopping};
-use super::import::{Import, RememberedImport, RememberedNamespace, Source};
-use super::namespaces::nqn_of;
-use super::remote::Remote;
-use super::served::Served;
-use super::shard;
+use crate::engine::drives::Taken;
+use crate::engine::errors::stopping;
+use crate::engine::import::{Import, Source};
+use crate::engine::memory::{RememberedImport, RememberedNamespace};
+use crate::engine::namespaces::nqn_of;
+use crate::engine::remote::Remote;
+use crate::engine::served::Served;
+use crate::engine::{Engine, shard};
 use crate::http::{Answer, ControlError};
 
 /// How long a namespace may be out of reach until requests to it fail, if the request does not say.
@@ -47,7 +48,7 @@ fn parsed(text: &str) -> Answer<NvmeDrive> {
 impl Engine {
     /// Starts looking for imported namespaces that are not connected, and following the size of
     /// those that are, for as long as the engine lives.
-    pub(super) fn start_looking_for_namespaces(self: &Arc<Self>) {
+    pub(crate) fn start_looking_for_namespaces(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
@@ -66,7 +67,7 @@ impl Engine {
         });
     }
 
-    pub(super) async fn import_namespace(&self, request: ImportNvme) -> Answer<Changed<Shown>> {
+    pub(crate) async fn import_namespace(&self, request: ImportNvme) -> Answer<Changed<Shown>> {
         let mut drive = parsed(&request.drive)?;
         drive.loss.get_or_insert(LOSS_DEFAULT);
         self.refuse_itself(&drive)?;
@@ -203,7 +204,7 @@ impl Engine {
     }
 
     /// The user of a namespace on this machine, in words.
-    pub(super) fn user_of(&self, identity: &str) -> Option<String> {
+    pub(crate) fn user_of(&self, identity: &str) -> Option<String> {
         for group in self.all() {
             let open = group.drives().iter().flatten().any(|drive| drive.identity.as_deref() == Some(identity));
             if open || group.away().iter().any(|away| away.place.identity.as_deref() == Some(identity)) {
@@ -221,7 +222,7 @@ impl Engine {
     }
 
     /// Refuses an opened drive that is also an import, which currently waits for it.
-    pub(super) fn refuse_imported(&self, drive: &Taken) -> Answer<()> {
+    pub(crate) fn refuse_imported(&self, drive: &Taken) -> Answer<()> {
         let is_it =
             |import: &Arc<Import>| import.is_namespace() && Some(&import.remembered.uuid) == drive.identity.as_ref();
         match self.all_imports().into_iter().find(is_it) {
@@ -253,7 +254,7 @@ impl Engine {
 
     /// The reason why a namespace cannot be reached now, including one that was not found since the
     /// daemon started. `None` if it can be reached, or has no device that may have been written.
-    pub(super) async fn out_of_reach(&self, import: &Import) -> Option<String> {
+    pub(crate) async fn out_of_reach(&self, import: &Import) -> Option<String> {
         if !import.is_namespace() || import.exports().is_empty() {
             return None;
         }

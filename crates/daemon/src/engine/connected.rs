@@ -9,14 +9,14 @@ use drive::{Block, BlockError, Buf, BufMut, Extent, Segments, WriteZeroes};
 use initiator::{Known, Namespace, PathStatus};
 use runtime::ShardEnv;
 
-use super::remote::Attached;
+use crate::engine::remote::Attached;
 
 /// A namespace that is connected on the calling shard. A handle; dropping the last one closes the
 /// connections.
 ///
 /// Requests have to be multiples of the namespace's block size, as for any block device.
 #[derive(Clone)]
-pub(super) struct Connected(Rc<Attached>);
+pub(crate) struct Connected(Rc<Attached>);
 
 impl Connected {
     pub fn new(attached: Attached) -> Connected {

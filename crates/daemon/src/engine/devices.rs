@@ -20,9 +20,9 @@ use export::{Budget, ExportState, serve_queue};
 use format::{ExportKind, ExportRecord, Uuid};
 use runtime::{ShardEnv, ShardHandle, UblkControl, UblkDevice, UblkError, UblkSpec, UblkState};
 
-use super::drives::stopping;
-use super::group::Group;
-use super::shard::{self, GroupKey};
+use crate::engine::errors::stopping;
+use crate::engine::group::Group;
+use crate::engine::shard::{self, GroupKey};
 use crate::http::{Answer, ControlError};
 
 /// The largest request of a device. The kernel splits larger ones.
@@ -33,7 +33,7 @@ const NAMES: &str = "/dev/purlin";
 
 /// How a device's service ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DeviceEnd {
+pub(crate) enum DeviceEnd {
     /// The device stays, and requests to it wait for the next daemon.
     Stays,
     /// The device is removed. Refused while it is in use.
@@ -42,7 +42,7 @@ pub(super) enum DeviceEnd {
 
 /// The properties of a device, as the kernel is told them. Sizes are in bytes.
 #[derive(Debug, Clone)]
-pub(super) struct Backing {
+pub(crate) struct Backing {
     /// The owner of the export. Together with the export's number it makes the device's identity.
     pub owner: Uuid,
     /// The key under which shards find the served group or import.
@@ -86,12 +86,12 @@ impl Backing {
 
 /// The optimal request size. The kernel takes only powers of two, and half a stripe would be wrong.
 /// So the strip is reported if the stripe is not a power of two.
-pub(super) fn io_opt_bytes(stripe: u64, strip: u32) -> u32 {
+pub(crate) fn io_opt_bytes(stripe: u64, strip: u32) -> u32 {
     u32::try_from(stripe).ok().filter(|stripe| stripe.is_power_of_two()).unwrap_or(strip)
 }
 
 /// The block devices of this daemon.
-pub(super) struct Devices {
+pub(crate) struct Devices {
     shards: Vec<ShardHandle>,
     /// Memory for the requests of all devices.
     budget: Arc<Budget>,
@@ -103,7 +103,7 @@ fn node(number: u32) -> String {
 }
 
 /// The stable path of a volume's device: `/dev/purlin/GROUP/VOLUME`.
-pub(super) fn stable_path(volume: &str) -> PathBuf {
+pub(crate) fn stable_path(volume: &str) -> PathBuf {
     Path::new(NAMES).join(volume)
 }
 
@@ -316,7 +316,7 @@ impl Devices {
 }
 
 /// The users of a device, in words.
-pub(super) fn users(number: u32, volume: &str) -> Vec<String> {
+pub(crate) fn users(number: u32, volume: &str) -> Vec<String> {
     let (path, stable) = (node(number), stable_path(volume).display().to_string());
     let Ok(metadata) = std::fs::metadata(&path) else { return Vec::new() };
     let device = metadata.rdev();
@@ -339,7 +339,7 @@ pub(super) fn users(number: u32, volume: &str) -> Vec<String> {
 }
 
 /// Refuses to remove a device that is in use.
-pub(super) fn refuse_in_use(number: u32, volume: &str) -> Answer<()> {
+pub(crate) fn refuse_in_use(number: u32, volume: &str) -> Answer<()> {
     let mut users = users(number, volume);
     if users.is_empty() {
         // Mounts in other namespaces and swap claim a device as well.
@@ -379,7 +379,7 @@ fn link(volume: &str, number: u32) {
 }
 
 /// Removes the stable name, if it leads to this device.
-pub(super) fn unlink(volume: &str, number: u32) {
+pub(crate) fn unlink(volume: &str, number: u32) {
     let path = stable_path(volume);
     if std::fs::read_link(&path).is_ok_and(|target| target == Path::new(&node(number))) {
         let _ = std::fs::remove_file(&path);

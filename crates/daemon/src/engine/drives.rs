@@ -10,16 +10,17 @@ use array::{Probe, probe, read_superblock};
 use format::Superblock;
 use runtime::{OpenDrive, OpenError, ShardEnv, ShardHandle, create_file};
 
-use super::group::GroupDrive;
-use super::identity;
-use super::remote::Remotes;
+use crate::engine::errors::stopping;
+use crate::engine::group_drive::GroupDrive;
+use crate::engine::identity;
+use crate::engine::remote::Remotes;
 use crate::http::{Answer, ControlError};
 
 /// How long the first look at a drive may take: as long as a request of a running group.
-pub(super) const GLANCE_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const GLANCE_WITHIN: Duration = Duration::from_secs(30);
 
 /// How drives are opened.
-pub(super) struct Opener {
+pub(crate) struct Opener {
     /// Opens drives of other machines.
     pub remotes: Remotes,
     /// Whether reads and writes of this machine's NVMe namespaces bypass the block layer.
@@ -34,7 +35,7 @@ const LET_GO_LOOK: Duration = Duration::from_millis(20);
 
 /// A drive that was opened for a request. Files that the request made are removed again unless the
 /// drive is kept.
-pub(super) struct Taken {
+pub(crate) struct Taken {
     pub name: String,
     /// The drive in the form that an operator writes to open it again.
     pub text: String,
@@ -70,7 +71,7 @@ impl Drop for Taken {
 
 /// The changes that a request may make to a drive so that it fits.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Consent {
+pub(crate) struct Consent {
     /// Missing files are made with this size.
     pub create_files_bytes: Option<u64>,
     /// The content of a drive may be overwritten.
@@ -88,7 +89,7 @@ impl Consent {
 }
 
 /// The name of a drive, from the text that an operator wrote.
-pub(super) fn name_of(text: &str) -> Answer<String> {
+pub(crate) fn name_of(text: &str) -> Answer<String> {
     let spec: api::DriveSpec = text.parse().map_err(|error: api::AddressError| invalid(error.to_string()))?;
     Ok(spec.name())
 }
@@ -123,7 +124,7 @@ fn spec_of(text: &str) -> Answer<(String, Spec)> {
 }
 
 /// Opens a drive. For a drive of this machine, the system calls block for moments.
-pub(super) async fn open(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
+pub(crate) async fn open(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
     match spec_of(text)? {
         (name, Spec::Local(spec)) if consent.dry_run => open_planned(opener, name, &spec, consent).await,
         (name, Spec::Local(spec)) => open_local(opener, name, &spec, consent).await,
@@ -186,7 +187,7 @@ fn cannot_create(path: &Path, error: &std::io::Error) -> ControlError {
 }
 
 /// The error for a drive that has not answered within [`GLANCE_WITHIN`].
-pub(super) fn silent() -> ControlError {
+pub(crate) fn silent() -> ControlError {
     let seconds = GLANCE_WITHIN.as_secs();
     ControlError::new(ErrorCode::Io, format!("the drive has not answered for {seconds} s"))
 }
@@ -202,7 +203,7 @@ async fn open_passthrough(spec: runtime::DriveSpec) -> Answer<OpenDrive> {
 }
 
 /// Opens a drive of this machine for reading only. The system calls block for moments.
-pub(super) fn open_read_only(text: &str) -> Answer<Taken> {
+pub(crate) fn open_read_only(text: &str) -> Answer<Taken> {
     let (name, Spec::Local(spec)) = spec_of(text)? else {
         return Err(invalid(format!("{text} is a drive of another machine: only drives of this one are read so")));
     };
@@ -215,7 +216,7 @@ pub(super) fn open_read_only(text: &str) -> Answer<Taken> {
 /// Opens a drive of a group that is started again, and waits while it is in use. The kernel
 /// releases the drives of a killed daemon only when all their requests are done, which may be after
 /// the next daemon started.
-pub(super) async fn open_let_go(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
+pub(crate) async fn open_let_go(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
     let began = Instant::now();
     loop {
         let opened = open(opener, text, consent).await;
@@ -227,7 +228,7 @@ pub(super) async fn open_let_go(opener: &Opener, text: &str, consent: Consent) -
 }
 
 /// The same as [`open_let_go`], for reading only.
-pub(super) async fn open_read_only_let_go(text: &str) -> Answer<Taken> {
+pub(crate) async fn open_read_only_let_go(text: &str) -> Answer<Taken> {
     let began = Instant::now();
     loop {
         let opened = open_read_only(text);
@@ -244,13 +245,13 @@ fn is_let_go_soon(opened: &Answer<Taken>, began: Instant) -> bool {
 }
 
 /// Reads what a drive holds. Must be called on a shard.
-pub(super) async fn probe_open(open: OpenDrive) -> Result<Probe, DriveError> {
+pub(crate) async fn probe_open(open: OpenDrive) -> Result<Probe, DriveError> {
     let env = ShardEnv::current();
     probe(&env, &env.attach(&open)).await
 }
 
 /// Reads the superblock of a drive.
-pub(super) async fn superblock_of(shard: &ShardHandle, taken: &Taken) -> Answer<Option<Superblock>> {
+pub(crate) async fn superblock_of(shard: &ShardHandle, taken: &Taken) -> Answer<Option<Superblock>> {
     let open = taken.open.clone();
     let found = shard.call(move || async move {
         let env = ShardEnv::current();
@@ -294,7 +295,7 @@ fn code_of(error: &std::io::Error) -> ErrorCode {
 
 /// Refuses a drive that holds data, recognized or not, unless it may be overwritten. Returns
 /// descriptions of what would be lost.
-pub(super) async fn inspect(shard: &ShardHandle, taken: &Taken, consent: Consent) -> Answer<Vec<String>> {
+pub(crate) async fn inspect(shard: &ShardHandle, taken: &Taken, consent: Consent) -> Answer<Vec<String>> {
     let open = taken.open.clone();
     let found = shard.call(move || probe_open(open));
     let found = found.await.map_err(|_| stopping())?;
@@ -314,8 +315,4 @@ pub(super) async fn inspect(shard: &ShardHandle, taken: &Taken, consent: Consent
     }
     let message = format!("{}: nothing was written; to overwrite it, say --wipe-foreign", holds.join("; "));
     Err(ControlError::new(ErrorCode::ForeignData, message))
-}
-
-pub(super) fn stopping() -> ControlError {
-    ControlError::new(ErrorCode::Unavailable, "the daemon is stopping")
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use array::{Cause, DriveId, Event};
 
-use super::group::GroupDrive;
+use crate::engine::group_drive::GroupDrive;
 
 /// The minimum time between equal lines about a drive.
 const EVERY: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ struct Log {
 }
 
 /// Makes the function that logs the events of a group's drives.
-pub(super) fn log_events(
+pub(crate) fn log_events(
     group: Arc<RwLock<String>>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
 ) -> Box<dyn Fn(Event) + Send> {

@@ -14,17 +14,17 @@ use export::{
     Budget, BudgetStats, ExportState, HostConnections, Hosts, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve,
     serve_nvme_tcp,
 };
-use format::{ExportKind, ExportRecord, TlsFiles};
+use format::TlsFiles;
 use nvme::Nqn;
 use nvme::target::Subsystem;
 use runtime::{Bound, ListenOn, Listener, ShardEnv, ShardHandle};
 use tokio::sync::oneshot;
 
-use super::announce::Announcer;
-use super::drives::stopping;
-use super::names::Names;
-use super::served::Served;
-use super::shard::{self, Offer, Offers};
+use crate::engine::announce::Announcer;
+use crate::engine::errors::stopping;
+use crate::engine::names::Names;
+use crate::engine::served::Served;
+use crate::engine::shard::{self, Offer, Offers};
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
 
@@ -33,25 +33,6 @@ const QUEUES_MAX: usize = 4096;
 
 /// The mode of an export's Unix socket: a process that may open it may read and write the volume.
 const SOCKET_MODE: u32 = 0o600;
-
-/// An export of the catalogue, and its state.
-pub(super) struct RunningExport {
-    pub record: ExportRecord,
-    pub state: Arc<ExportState>,
-    /// The reason why it is not served, if it is not.
-    pub failure: Option<String>,
-}
-
-impl RunningExport {
-    /// The number of connected clients. Users of a block device are not counted:
-    /// [`super::devices::users`] lists them.
-    pub fn clients(&self) -> usize {
-        match self.record.kind {
-            ExportKind::Nbd { .. } | ExportKind::NvmeTcp { .. } => self.state.connections().len(),
-            ExportKind::Ublk { .. } => 0,
-        }
-    }
-}
 
 /// An address where clients connect. All exports at one address share its listener.
 struct Place {
@@ -79,7 +60,7 @@ impl Serves {
 }
 
 /// All listeners.
-pub(super) struct Listeners {
+pub(crate) struct Listeners {
     shards: Vec<ShardHandle>,
     places: Mutex<BTreeMap<String, Place>>,
     /// Other discovery services that the discovery log of every portal lists.
@@ -418,7 +399,7 @@ fn listen_on(names: &Names, address: &str) -> Answer<Vec<ListenOn>> {
 }
 
 /// Logs whether an export is served, if that has changed. `failure`: why it is not served.
-pub(super) fn tell(export: &str, before: Option<&str>, failure: Option<&str>) {
+pub(crate) fn tell(export: &str, before: Option<&str>, failure: Option<&str>) {
     match (before, failure) {
         (Some(_), None) => tracing::info!(export, "export is served now"),
         (before, Some(failure)) if before != Some(failure) => {

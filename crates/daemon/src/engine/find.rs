@@ -4,9 +4,9 @@ use ::drive::join_all;
 use format::Superblock;
 use runtime::ShardHandle;
 
-use super::drives::{self, Consent, GLANCE_WITHIN, Opener, Taken, silent};
-use super::memory::{Place, Remembered};
-use super::{identity, unassigned};
+use crate::engine::drives::{self, Consent, GLANCE_WITHIN, Opener, Taken, silent};
+use crate::engine::memory::{Place, Remembered};
+use crate::engine::{identity, unassigned};
 use crate::http::{Answer, ControlError};
 
 /// The current paths of a remembered drive. Several paths only if several drives report the same
@@ -24,7 +24,7 @@ fn paths_of(place: &Place, present: &[(identity::Present, Option<String>)]) -> V
 }
 
 /// The paths where the drives of a group may be now.
-pub(super) fn locate(remembered: &Remembered) -> Vec<String> {
+pub(crate) fn locate(remembered: &Remembered) -> Vec<String> {
     let present = identity::present().into_iter().map(|present| {
         let identity = identity::of_path(&present.path);
         (present, identity)
@@ -48,14 +48,14 @@ pub(super) fn locate(remembered: &Remembered) -> Vec<String> {
 }
 
 /// Whether a device or file exists for each drive of this machine.
-pub(super) fn are_there(remembered: &Remembered) -> bool {
+pub(crate) fn are_there(remembered: &Remembered) -> bool {
     let wanted = remembered.drives.iter().filter(|place| !place.is_memory() && !place.is_remote()).count();
     let exists = |path: &&String| !path.starts_with(api::NVME_TCP) && std::path::Path::new(path).exists();
     locate(remembered).iter().filter(exists).count() >= wanted
 }
 
 /// The drives of a remembered group.
-pub(super) struct Opened {
+pub(crate) struct Opened {
     /// The drives that were opened.
     pub taken: Vec<Taken>,
     /// Drives of other machines that could not be opened.
@@ -78,7 +78,7 @@ impl Opened {
 
 /// Opens the drives of a remembered group, as far as they are present. Drives of another group are
 /// left out.
-pub(super) async fn open_all(
+pub(crate) async fn open_all(
     shard: &ShardHandle,
     opener: &Opener,
     remembered: &Remembered,

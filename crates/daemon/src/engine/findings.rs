@@ -4,7 +4,7 @@ use api::{PlaceContent, PlaceFault, ScrubPlace, VolumePlace};
 use array::{Fault, Finding, Geometry, GroupStatus};
 use format::Catalogue;
 
-use super::group::Group;
+use crate::engine::group::Group;
 
 /// The place in a volume of a byte of the group.
 fn volume_at(group: &str, catalogue: &Catalogue, byte: u64) -> Option<VolumePlace> {
@@ -49,7 +49,7 @@ fn fault(fault: Fault) -> PlaceFault {
 }
 
 /// A finding as the API shows it.
-pub(super) fn place(group: &Group, status: &GroupStatus, catalogue: &Catalogue, finding: &Finding) -> ScrubPlace {
+pub(crate) fn place(group: &Group, status: &GroupStatus, catalogue: &Catalogue, finding: &Finding) -> ScrubPlace {
     let (content, bytes) = content(&group.shared.geometry, finding);
     let member = finding.member.and_then(|member| status.members.get(usize::from(member.0)));
     ScrubPlace {
@@ -65,7 +65,7 @@ pub(super) fn place(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
 }
 
 /// The content at a place, in words: "tank/db at 4096", "parity", "free space".
-pub(super) fn words(place: &ScrubPlace) -> String {
+pub(crate) fn words(place: &ScrubPlace) -> String {
     let volumes: Vec<String> = place.volumes.iter().map(|at| format!("{} at {}", at.volume, at.offset_bytes)).collect();
     match place.content {
         PlaceContent::Parity => "parity".to_owned(),

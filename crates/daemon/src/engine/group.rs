@@ -13,16 +13,18 @@ use array::{
 use drive::{BlockError, Env};
 use export::{HostSecrets, Limiter, SharedNamespace};
 use format::{Catalogue, ExtentRecord, MemberState, SettingsRecord, Uuid};
-use runtime::{DriveKind, MailboxSender, OpenDrive, ShardEnv, ShardHandle, kept_file};
+use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, kept_file};
 
-use super::away::Away;
-use super::drives::{Taken, stopping};
-use super::exports::RunningExport;
-use super::maintenance::Maintenance;
-use super::memory::Place;
-use super::presence::Presence;
-use super::shard::{self, GroupKey, Mail, Post};
-use super::{event_log, host_keys, host_tls_keys, identity, offer, settings};
+use crate::engine::disconnected::Away;
+use crate::engine::drives::Taken;
+use crate::engine::errors::stopping;
+pub(crate) use crate::engine::group_drive::GroupDrive;
+use crate::engine::maintenance_state::Maintenance;
+use crate::engine::memory::Place;
+use crate::engine::presence_state::Presence;
+use crate::engine::running_export::RunningExport;
+use crate::engine::shard::{self, GroupKey, Mail, Post};
+use crate::engine::{event_log, host_keys, host_tls_keys, settings};
 use crate::http::{Answer, ControlError};
 
 /// The maximum of bytes that one release request gives back, which bounds its memory.
@@ -31,36 +33,8 @@ const RELEASE_STEP_BYTES: u64 = 64 << 20;
 /// The smallest blocks that drives and exports have.
 const BLOCK_BYTES_MIN: u32 = 512;
 
-/// A drive that the group has open. Its [`DriveId`] is its index.
-#[derive(Clone)]
-pub(super) struct GroupDrive {
-    pub name: String,
-    /// The drive in the form that an operator writes to open it again.
-    pub text: String,
-    /// The drive's identity under any name, if it reports one.
-    pub identity: Option<String>,
-    pub open: OpenDrive,
-}
-
-impl GroupDrive {
-    /// The place that is remembered for this drive.
-    pub fn place(&self) -> Place {
-        Place { drive: self.text.clone(), identity: self.identity.clone() }
-    }
-
-    /// Whether it is a drive of another machine.
-    pub fn is_remote(&self) -> bool {
-        self.open.kind() == DriveKind::Remote
-    }
-
-    /// Whether the drive was pulled: the kernel no longer has the device.
-    pub fn is_gone(&self) -> bool {
-        self.open.device_number().is_some_and(|device| !identity::folder_of(device).exists())
-    }
-}
-
 /// A running group under its current name. Under a new name it is another value with the same body.
-pub(super) struct Group {
+pub(crate) struct Group {
     pub name: String,
     body: Arc<GroupBody>,
 }
@@ -74,7 +48,7 @@ impl Deref for Group {
 }
 
 /// The parts of a running group that do not depend on its name.
-pub(super) struct GroupBody {
+pub(crate) struct GroupBody {
     pub key: GroupKey,
     pub uuid: Uuid,
     /// Its name in log messages about its drives.
@@ -103,20 +77,20 @@ pub(super) struct GroupBody {
 }
 
 /// A drive that could not be used when its group was started.
-pub(super) struct LeftOut {
+pub(crate) struct LeftOut {
     pub drive: String,
     pub place: Place,
     pub reason: Refusal,
 }
 
 /// The group that was found on some drives.
-pub(super) struct Found {
+pub(crate) struct Found {
     pub assembly: Assembly,
     pub refused: Vec<(String, Refusal)>,
 }
 
 /// Reads a group's state from drives, without starting anything.
-pub(super) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<Found> {
+pub(crate) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<Found> {
     let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
     let assembly = shards[0].call(move || async move {
         let env = ShardEnv::current();
@@ -134,7 +108,7 @@ fn not_assemblable(error: AssembleError) -> ControlError {
 
 /// Starts a group on all shards. Drives that are not part of it are closed. The file `kept`
 /// preserves its warm-restart state if the daemon is killed.
-pub(super) async fn start(
+pub(crate) async fn start(
     shards: &[ShardHandle],
     senders: &[MailboxSender<Mail>],
     key: GroupKey,
@@ -281,7 +255,7 @@ impl Group {
     pub fn tell_torn(&self) {
         let atomic_bytes = self.atomic_bytes();
         for running in self.exports().values() {
-            if let Some(torn) = offer::torn(&running.record.kind, atomic_bytes) {
+            if let Some(torn) = crate::engine::running_export::torn(&running.record.kind, atomic_bytes) {
                 tracing::warn!(group = self.name, volume = running.state.name(), "{torn}");
             }
         }
@@ -536,12 +510,12 @@ impl Group {
 }
 
 /// An error of the data path as an error of the API.
-pub(super) fn block_error(group: &str, error: &BlockError) -> ControlError {
+pub(crate) fn block_error(group: &str, error: &BlockError) -> ControlError {
     ControlError::new(ErrorCode::Io, format!("the group {group:?}: {error}"))
 }
 
 /// The reason why a drive cannot join, as an error of the API.
-pub(super) fn join_error(group: &str, error: &JoinError) -> ControlError {
+pub(crate) fn join_error(group: &str, error: &JoinError) -> ControlError {
     let code = match error {
         JoinError::TooSmall { .. } | JoinError::Sector { .. } => ErrorCode::DriveUnfit,
         JoinError::NoMember(_) => ErrorCode::MemberNotFound,

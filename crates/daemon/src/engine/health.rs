@@ -14,8 +14,9 @@ use api::{DriveDetails, DriveHealth};
 use array::GroupStatus;
 use runtime::{NVME_HEALTH_BYTES, NVME_IDENTIFY_BYTES, nvme_health, nvme_identify};
 
-use super::group::{Group, GroupDrive};
-use super::{Engine, identity, view};
+use crate::engine::group::Group;
+use crate::engine::group_drive::GroupDrive;
+use crate::engine::{Engine, identity, view};
 use crate::http::{Answer, ControlError};
 
 /// How often the drives of groups are asked for their health.
@@ -119,7 +120,7 @@ async fn answer(device: Option<(u32, u32)>) -> (Who, Option<DriveHealth>) {
 
 /// The last health reports of the drives of groups, by device.
 #[derive(Debug, Default)]
-pub(super) struct Healths(Mutex<BTreeMap<(u32, u32), DriveHealth>>);
+pub(crate) struct Healths(Mutex<BTreeMap<(u32, u32), DriveHealth>>);
 
 impl Healths {
     fn of(&self, device: (u32, u32)) -> Option<DriveHealth> {
@@ -166,7 +167,7 @@ impl Engine {
     }
 
     /// The current warnings of the drives of a group.
-    pub(super) fn drive_warnings(&self, group: &Group, status: &GroupStatus) -> Vec<String> {
+    pub(crate) fn drive_warnings(&self, group: &Group, status: &GroupStatus) -> Vec<String> {
         let members =
             status.members.iter().filter_map(|member| Some((format!("member {}", member.member.0), member.drive?)));
         let spares = status.spares.iter().map(|id| ("spare".to_owned(), *id));
@@ -183,7 +184,7 @@ impl Engine {
     }
 
     /// The last health reports of drives of groups, by drive name. Does not ask the drives.
-    pub(super) fn look_at_healths(&self) -> BTreeMap<String, DriveHealth> {
+    pub(crate) fn look_at_healths(&self) -> BTreeMap<String, DriveHealth> {
         let mut healths = BTreeMap::new();
         for group in self.all() {
             let said = |drive: &GroupDrive| Some((drive.name.clone(), self.healths.of(drive.open.device_number()?)?));
@@ -193,7 +194,7 @@ impl Engine {
     }
 
     /// All known details of one drive.
-    pub(super) async fn look_at_drive(&self, name: &str) -> Answer<DriveDetails> {
+    pub(crate) async fn look_at_drive(&self, name: &str) -> Answer<DriveDetails> {
         let device = std::fs::canonicalize(name)
             .ok()
             .and_then(|real| identity::look(real.strip_prefix("/dev").ok()?.to_str()?).map(|present| present.device));

@@ -16,8 +16,8 @@ use format::{ExportKind, ExportRecord, Uuid, VolumeRecord};
 use nvme::target::{Happened, Happening, History};
 use serde::{Deserialize, Serialize};
 
-use super::memory::replace;
-use super::{Engine, Group};
+use crate::engine::memory::replace;
+use crate::engine::{Engine, Group};
 
 /// The power-on time is saved at least this often. A killed daemon loses up to this much of it.
 const SAVE_EVERY: Duration = Duration::from_secs(3600);
@@ -103,7 +103,7 @@ impl From<Document> for SavedHistory {
 }
 
 /// The histories of all served subsystems, and the folder where they are stored.
-pub(super) struct Histories {
+pub(crate) struct Histories {
     folder: PathBuf,
     all: Mutex<BTreeMap<String, Kept>>,
 }
@@ -203,7 +203,7 @@ impl Histories {
 impl Engine {
     /// Records that a volume became a namespace with its first NVMe/TCP export, or ceased to be one
     /// with its last.
-    pub(super) fn note_namespace(&self, group: &Group, export: &ExportRecord, volume: &VolumeRecord, created: bool) {
+    pub(crate) fn note_namespace(&self, group: &Group, export: &ExportRecord, volume: &VolumeRecord, created: bool) {
         let ExportKind::NvmeTcp { nsid, block_bytes, hosts, .. } = &export.kind else { return };
         let is_another = |other: &ExportRecord| {
             let is_namespace = matches!(other.kind, ExportKind::NvmeTcp { .. });

@@ -5,12 +5,12 @@ use export::{HostSecret, HostSecrets};
 use format::SecretRecord;
 use nvme::auth::{self, Secret};
 
-use super::Engine;
-use super::keyring::Keys;
+use crate::engine::Engine;
+use crate::engine::keyring::Keys;
 use crate::http::{Answer, ControlError};
 
 /// The details of a secret that the API shows.
-pub(super) fn told(group: Option<&str>, record: &SecretRecord) -> HostKey {
+pub(crate) fn told(group: Option<&str>, record: &SecretRecord) -> HostKey {
     let dh_group = DhGroup::ALL.get(usize::from(record.dh_group)).copied().unwrap_or(DhGroup::Unknown);
     HostKey { group: group.map(str::to_owned), mutual: record.controller_secret.is_some(), dh_group }
 }
@@ -31,7 +31,7 @@ fn read(record: &SecretRecord) -> Result<HostSecret, String> {
 }
 
 /// Loads the recorded secrets of a keyring, which `of` names.
-pub(super) fn load(secrets: &HostSecrets, of: &str, records: &[SecretRecord]) {
+pub(crate) fn load(secrets: &HostSecrets, of: &str, records: &[SecretRecord]) {
     for record in records {
         match read(record) {
             Ok(secret) => secrets.set(&record.host, Some(secret)),
@@ -46,7 +46,7 @@ pub(super) fn load(secrets: &HostSecrets, of: &str, records: &[SecretRecord]) {
 
 impl Engine {
     /// Sets a host's secrets, which count from its next authentication on.
-    pub(super) async fn set_host_key(
+    pub(crate) async fn set_host_key(
         &self,
         group: Option<&str>,
         host: &str,
@@ -81,7 +81,7 @@ impl Engine {
     }
 
     /// Removes a host's secret: its name suffices from now on.
-    pub(super) async fn remove_host_key(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostKey>> {
+    pub(crate) async fn remove_host_key(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostKey>> {
         let _one = self.changes.lock().await;
         let keyring = self.keyring(group)?;
         if !self.keys(&keyring).await?.secrets.iter().any(|known| known.host == host) {

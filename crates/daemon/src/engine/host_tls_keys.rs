@@ -6,12 +6,12 @@ use format::TlsKeyRecord;
 use nvme::Nqn;
 use nvme::tls::TlsKey;
 
-use super::Engine;
-use super::keyring::Keys;
+use crate::engine::Engine;
+use crate::engine::keyring::Keys;
 use crate::http::{Answer, ControlError};
 
 /// The details of a host's keys that the API shows.
-pub(super) fn told(group: Option<&str>, record: &TlsKeyRecord) -> HostTlsKey {
+pub(crate) fn told(group: Option<&str>, record: &TlsKeyRecord) -> HostTlsKey {
     HostTlsKey { group: group.map(str::to_owned), key_count: record.keys.len() as u32 }
 }
 
@@ -29,7 +29,7 @@ fn counting(record: &TlsKeyRecord) -> impl Iterator<Item = Result<TlsKey, String
 }
 
 /// Loads the recorded keys of a keyring, which `of` names.
-pub(super) fn load(secrets: &HostSecrets, of: &str, records: &[TlsKeyRecord]) {
+pub(crate) fn load(secrets: &HostSecrets, of: &str, records: &[TlsKeyRecord]) {
     for record in records {
         let (keys, broken): (Vec<_>, Vec<_>) = counting(record).partition(Result::is_ok);
         for error in broken.into_iter().filter_map(Result::err) {
@@ -42,7 +42,7 @@ pub(super) fn load(secrets: &HostSecrets, of: &str, records: &[TlsKeyRecord]) {
 
 impl Engine {
     /// Sets a host's TLS key. The host has to use it from its next connection on.
-    pub(super) async fn set_host_tls_key(
+    pub(crate) async fn set_host_tls_key(
         &self,
         group: Option<&str>,
         host: &str,
@@ -85,7 +85,7 @@ impl Engine {
     }
 
     /// Removes a host's TLS keys: it may connect without TLS from now on.
-    pub(super) async fn remove_host_tls_key(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostTlsKey>> {
+    pub(crate) async fn remove_host_tls_key(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostTlsKey>> {
         let _one = self.changes.lock().await;
         let keyring = self.keyring(group)?;
         if !self.keys(&keyring).await?.tls_keys.iter().any(|known| known.host == host) {

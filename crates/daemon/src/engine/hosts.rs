@@ -7,24 +7,24 @@ use api::{Changed, ErrorCode, Export, Host, HostExport, HostKey, HostShare, Host
 use export::{Counters, HostConnections, Hosts, Kind};
 use format::{ExportKind, ExportRecord, LimitOf};
 
-use super::exports::RunningExport;
-use super::{Engine, host_keys, host_tls_keys, limits, view};
+use crate::engine::running_export::RunningExport;
+use crate::engine::{Engine, host_keys, host_tls_keys, limits, view};
 use crate::http::{Answer, ControlError};
 
 /// The hosts that an export's record allows.
-pub(super) fn hosts_of(names: &Option<Vec<String>>) -> Hosts {
+pub(crate) fn hosts_of(names: &Option<Vec<String>>) -> Hosts {
     names.as_ref().map_or(Hosts::Any, |names| Hosts::Only(names.iter().cloned().collect()))
 }
 
 /// The object that hosts are allowed to use.
 #[derive(Clone, Copy)]
-pub(super) enum Offered<'a> {
+pub(crate) enum Offered<'a> {
     Export(&'a str),
     Share(&'a str),
 }
 
 /// The allowed hosts after a host is added or removed, and a sentence that describes the change.
-pub(super) fn hosts_after(
+pub(crate) fn hosts_after(
     of: Offered<'_>,
     hosts: &Option<Vec<String>>,
     host: &str,
@@ -74,7 +74,7 @@ struct Sum {
 impl Engine {
     /// All hosts that exports or shared drives name, that are connected or have used one, or that
     /// have a secret or a key.
-    pub(super) async fn look_at_hosts(&self) -> Answer<Vec<Host>> {
+    pub(crate) async fn look_at_hosts(&self) -> Answer<Vec<Host>> {
         let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
         let mut exports = Vec::new();
         let for_shares = self.shares.keys();
@@ -161,7 +161,7 @@ impl Engine {
     }
 
     /// Allows a host to use an export, or revokes that.
-    pub(super) async fn set_host(&self, id: &str, host: &str, allow: bool) -> Answer<Changed<Export>> {
+    pub(crate) async fn set_host(&self, id: &str, host: &str, allow: bool) -> Answer<Changed<Export>> {
         let _one = self.changes.lock().await;
         let (group, running) = self.find_export(id)?;
         let ExportKind::NvmeTcp { hosts, .. } = &running.record.kind else {

@@ -21,13 +21,14 @@ use format::{MemberState, Superblock, SuperblockError};
 use runtime::{UEVENT_BYTES_MAX, UeventSocket};
 use tokio::io::unix::AsyncFd;
 
-use super::drives::{self, Consent, Taken, stopping};
-use super::group::{Group, join_error};
-use super::identity::{self, Present};
-use super::memory::Place;
-use super::uevent::{Action, Uevent};
-use super::unassigned::{Found, Glance, Unassigned, glance};
-use super::{Engine, find};
+use crate::engine::drives::{self, Consent, Taken};
+use crate::engine::errors::stopping;
+use crate::engine::group::{Group, join_error};
+use crate::engine::identity::{self, Present};
+use crate::engine::memory::Place;
+use crate::engine::uevent::{Action, Uevent};
+use crate::engine::unassigned::{Found, Glance, Unassigned, glance};
+use crate::engine::{Engine, find};
 use crate::http::{Answer, ControlError};
 
 /// How often the present drives are listed, in case an event was lost.
@@ -48,7 +49,7 @@ const GLANCE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The result of a look at a drive.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// A group has the drive.
     Used,
     /// The drive is in no group.
@@ -202,7 +203,7 @@ impl Engine {
     }
 
     /// Handles a new drive: looks at it until its state is clear.
-    pub(super) async fn drive_came(&self, present: &Present) {
+    pub(crate) async fn drive_came(&self, present: &Present) {
         let began = Instant::now();
         let path = &present.path;
         loop {
@@ -282,7 +283,7 @@ impl Engine {
     }
 
     /// Whether a device is a namespace that this machine uses as a host of this daemon.
-    pub(super) fn serves_itself(&self, device: (u32, u32)) -> bool {
+    pub(crate) fn serves_itself(&self, device: (u32, u32)) -> bool {
         let subsystem = identity::subsystem_of(&identity::folder_of(device)).and_then(|nqn| nqn.parse().ok());
         subsystem.is_some_and(|subsystem| self.listeners.serves(&subsystem))
     }
@@ -313,7 +314,7 @@ impl Engine {
     }
 
     /// The previous place of a drive of a running group, if it is still free.
-    pub(super) async fn place_of(&self, group: &Group, own: &Superblock) -> Answer<Result<MemberStatus, Outcome>> {
+    pub(crate) async fn place_of(&self, group: &Group, own: &Superblock) -> Answer<Result<MemberStatus, Outcome>> {
         let (name, status) = (&group.name, group.status().await?);
         let (epoch, newest) = (own.epoch, status.superblock.epoch);
         if epoch > newest {
@@ -415,7 +416,7 @@ impl Engine {
     }
 }
 
-pub(super) fn is_live(state: MemberState) -> bool {
+pub(crate) fn is_live(state: MemberState) -> bool {
     matches!(state, MemberState::InSync | MemberState::Rebuilding)
 }
 

@@ -8,7 +8,7 @@ const BLOCK_CLASS: &str = "/sys/class/block";
 
 /// A block device that the kernel has now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Present {
+pub(crate) struct Present {
     /// Its path in `/dev`.
     pub path: String,
     /// Major and minor number.
@@ -39,12 +39,12 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// The sysfs folder of a device by its numbers.
-pub(super) fn folder_of(device: (u32, u32)) -> PathBuf {
+pub(crate) fn folder_of(device: (u32, u32)) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", device.0, device.1))
 }
 
 /// The path in `/dev` of a device by its numbers, if it exists.
-pub(super) fn path_of(device: (u32, u32)) -> Option<String> {
+pub(crate) fn path_of(device: (u32, u32)) -> Option<String> {
     let said = attribute(&folder_of(device), "uevent")?;
     said.lines().find_map(|line| line.strip_prefix("DEVNAME=")).map(|name| format!("/dev/{name}"))
 }
@@ -64,13 +64,13 @@ fn is_hardware(folder: &Path) -> bool {
 }
 
 /// An attribute of the whole disk.
-pub(super) fn of_disk(folder: &Path, name: &str) -> Option<String> {
+pub(crate) fn of_disk(folder: &Path, name: &str) -> Option<String> {
     attribute(&disk(folder).0, name)
 }
 
 /// The identity of the device with this sysfs folder, which does not change with its name or slot.
 /// `None` if the device reports nothing.
-pub(super) fn of(folder: &Path) -> Option<String> {
+pub(crate) fn of(folder: &Path) -> Option<String> {
     let (disk, partition) = disk(folder);
     let named = attribute(&disk, "wwid").or_else(|| attribute(&disk, "device/wwid"));
     let numbered = || {
@@ -85,7 +85,7 @@ pub(super) fn of(folder: &Path) -> Option<String> {
 }
 
 /// The model and serial number of the disk, as on its label. `None` if the kernel knows neither.
-pub(super) fn label(folder: &Path) -> Option<String> {
+pub(crate) fn label(folder: &Path) -> Option<String> {
     let disk = disk(folder).0;
     let model = attribute(&disk, "device/model");
     let serial = attribute(&disk, "device/serial").or_else(|| attribute(&disk, "serial"));
@@ -95,25 +95,25 @@ pub(super) fn label(folder: &Path) -> Option<String> {
 }
 
 /// The identity of the device that a path leads to now, as [`of`] returns it.
-pub(super) fn of_path(path: &str) -> Option<String> {
+pub(crate) fn of_path(path: &str) -> Option<String> {
     let real = fs::canonicalize(path).ok()?;
     of(&folder(real.strip_prefix("/dev").ok()?.to_str()?))
 }
 
 /// The NQN of the subsystem of an NVMe namespace, local or on another machine.
-pub(super) fn subsystem_of(folder: &Path) -> Option<String> {
+pub(crate) fn subsystem_of(folder: &Path) -> Option<String> {
     of_disk(folder, "device/subsysnqn")
 }
 
 /// All block devices that can be pulled.
-pub(super) fn present() -> Vec<Present> {
+pub(crate) fn present() -> Vec<Present> {
     let Ok(entries) = fs::read_dir(BLOCK_CLASS) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     names.filter_map(|name| look(&name.replace('!', "/"))).collect()
 }
 
 /// A block device by its name below `/dev`, if it exists and can be pulled.
-pub(super) fn look(name: &str) -> Option<Present> {
+pub(crate) fn look(name: &str) -> Option<Present> {
     let folder = folder(name);
     if !is_hardware(&folder) {
         return None;

@@ -9,71 +9,42 @@ use api::{DriveReason, MdArray, MdMember, Volume, VolumeKind};
 use array::probe;
 use export::Counters;
 use format::foreign::Foreign;
-use format::{BLOCK, ExportRecord, Uuid};
+use format::{BLOCK, Uuid};
 use initiator::{Known, PathStatus};
 use md::{Assembly, Assessment, Candidate, NotMember, Refusal, SECTOR, SuperblockError};
 use runtime::{OpenDrive, ShardEnv, ShardHandle};
-use serde::{Deserialize, Serialize};
 
-use super::change::new_uuid;
-use super::devices::{Backing, io_opt_bytes};
-use super::drives::{Taken, stopping};
-use super::exports::RunningExport;
-use super::remote::Remote;
-use super::served::Served;
-use super::shard::{self, GroupKey};
-use super::view;
+use crate::engine::devices::{Backing, io_opt_bytes};
+use crate::engine::drives::Taken;
+use crate::engine::errors::{new_uuid, stopping};
+use crate::engine::memory::RememberedImport;
+use crate::engine::remote::Remote;
+use crate::engine::running_export::RunningExport;
+use crate::engine::served::Served;
+use crate::engine::shard::{self, GroupKey};
+use crate::engine::view;
 use crate::http::Answer;
 
 /// The only volume of an import: its names, which tell the type of the import, and its number.
 const MD_VOLUME: &str = "md";
 const NAMESPACE_VOLUME: &str = "nvme";
-pub(super) const VOLUME_ID: u64 = 0;
-
-/// The record of an import in the state directory. None of it can be on the drives.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RememberedImport {
-    pub name: String,
-    /// The UUID of the array, as mdadm writes it; or the identity that a namespace reports.
-    pub uuid: String,
-    /// The UUID that identifies its block devices; `None` if it was imported by a version without
-    /// block devices.
-    #[serde(default)]
-    pub owner: Option<String>,
-    pub drives: Vec<String>,
-    pub allow_inconsistent: bool,
-    /// The number of the next export.
-    pub next_id: u64,
-    pub exports: Vec<ExportRecord>,
-    /// Set for a namespace of another machine. `drives` has one entry then.
-    #[serde(default)]
-    pub namespace: Option<RememberedNamespace>,
-}
-
-/// Additional data about a namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RememberedNamespace {
-    /// When it was imported.
-    pub connected_unix_s: u64,
-}
+pub(crate) const VOLUME_ID: u64 = 0;
 
 /// A drive of an import.
-pub(super) struct ImportDrive {
+pub(crate) struct ImportDrive {
     pub name: String,
     pub slot: u32,
     pub open: OpenDrive,
 }
 
 /// The source from which an import is served.
-pub(super) enum Source {
+pub(crate) enum Source {
     Md(Box<Running>),
     Namespace(Arc<Remote>),
 }
 
 /// An array that is read.
-pub(super) struct Running {
+pub(crate) struct Running {
     pub array: MdArray,
     pub size_bytes: u64,
     /// The data bytes of a row of chunks.
@@ -82,7 +53,7 @@ pub(super) struct Running {
 }
 
 /// An import: running, or with the reason why it is not.
-pub(super) struct Import {
+pub(crate) struct Import {
     pub key: GroupKey,
     /// The current exports are not here, but in `exports`.
     pub remembered: RememberedImport,
@@ -369,7 +340,7 @@ impl Import {
 }
 
 /// An array on some drives.
-pub(super) struct Found {
+pub(crate) struct Found {
     pub shown: MdArray,
     /// The data to read the array from, and its members by slot, as indices of the drives looked
     /// at.
@@ -377,13 +348,13 @@ pub(super) struct Found {
 }
 
 /// The arrays and other content on some drives.
-pub(super) struct Looked {
+pub(crate) struct Looked {
     pub arrays: Vec<Found>,
     pub others: Vec<DriveReason>,
 }
 
 /// Reads the contents of some drives, without starting anything.
-pub(super) async fn look(shard: &ShardHandle, taken: &[Taken], allow_inconsistent: bool) -> Answer<Looked> {
+pub(crate) async fn look(shard: &ShardHandle, taken: &[Taken], allow_inconsistent: bool) -> Answer<Looked> {
     let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
     let examining = shard.call(move || async move {
         let mut examined = Vec::new();
@@ -467,7 +438,7 @@ fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> Fou
 }
 
 /// Starts reading an array on all shards. Drives that are not part of it are closed.
-pub(super) async fn start(
+pub(crate) async fn start(
     shards: &[ShardHandle],
     key: GroupKey,
     taken: &[Taken],

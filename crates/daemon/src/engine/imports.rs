@@ -12,13 +12,14 @@ use api::{
 use export::ExportState;
 use format::{ExportKind, ExportRecord, TlsFiles};
 
-use super::devices::DeviceEnd;
-use super::drives::{self, Taken};
-use super::exports::{self, RunningExport};
-use super::import::{self, Found, Import, Looked, RememberedImport, Running, Source, VOLUME_ID};
-use super::shard;
-use super::shard::Offer;
-use super::{Engine, offer, view};
+use crate::engine::devices::DeviceEnd;
+use crate::engine::drives::{self, Taken};
+use crate::engine::exports::{self};
+use crate::engine::import::{self, Found, Import, Looked, Running, Source, VOLUME_ID};
+use crate::engine::memory::RememberedImport;
+use crate::engine::running_export::RunningExport;
+use crate::engine::shard::Offer;
+use crate::engine::{Engine, offer, shard, view};
 use crate::http::{Answer, ControlError};
 
 /// How long a stopping daemon waits for unanswered requests to a namespace. It leaves the rest to
@@ -26,7 +27,7 @@ use crate::http::{Answer, ControlError};
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// All imports by name.
-pub(super) type Imports = RwLock<BTreeMap<String, Arc<Import>>>;
+pub(crate) type Imports = RwLock<BTreeMap<String, Arc<Import>>>;
 
 fn refuse(code: ErrorCode, message: impl Into<String>) -> ControlError {
     ControlError::new(code, message)
@@ -127,11 +128,11 @@ struct Plan<'a> {
 }
 
 impl Engine {
-    pub(super) fn all_imports(&self) -> Vec<Arc<Import>> {
+    pub(crate) fn all_imports(&self) -> Vec<Arc<Import>> {
         self.imports.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    pub(super) fn find_import(&self, name: &str) -> Option<Arc<Import>> {
+    pub(crate) fn find_import(&self, name: &str) -> Option<Arc<Import>> {
         self.imports.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
@@ -140,7 +141,7 @@ impl Engine {
     }
 
     /// The import that a volume name belongs to, if any.
-    pub(super) fn import_of(&self, volume: &VolumeName) -> Option<Answer<Arc<Import>>> {
+    pub(crate) fn import_of(&self, volume: &VolumeName) -> Option<Answer<Arc<Import>>> {
         let import = self.find_import(&volume.group)?;
         if volume.volume == import.volume_part() {
             Some(Ok(import))
@@ -149,16 +150,16 @@ impl Engine {
         }
     }
 
-    pub(super) async fn look_at_import(&self, name: &str) -> Answer<Shown> {
+    pub(crate) async fn look_at_import(&self, name: &str) -> Answer<Shown> {
         Ok(self.shown_import(&*self.import_named(name)?).await)
     }
 
-    pub(super) async fn look_at_imports(&self) -> Vec<Shown> {
+    pub(crate) async fn look_at_imports(&self) -> Vec<Shown> {
         let imports = self.all_imports();
         join_all(imports.iter().map(|import| self.shown_import(import))).await
     }
 
-    pub(super) async fn shown_import(&self, import: &Import) -> Shown {
+    pub(crate) async fn shown_import(&self, import: &Import) -> Shown {
         let key = import.key;
         // Each shard has its own connections to the same addresses; those of one shard are shown.
         let paths =
@@ -166,7 +167,7 @@ impl Engine {
         import.shown(&paths.await.ok().flatten().unwrap_or_default())
     }
 
-    pub(super) async fn import_array(&self, request: ImportMd) -> Answer<Imported> {
+    pub(crate) async fn import_array(&self, request: ImportMd) -> Answer<Imported> {
         let _one = self.changes.lock().await;
         let mut taken = Vec::new();
         for text in &request.drives {
@@ -237,14 +238,14 @@ impl Engine {
         Ok(Plan { name, found, assembly, places })
     }
 
-    pub(super) fn add_import(&self, import: Import) -> Arc<Import> {
+    pub(crate) fn add_import(&self, import: Import) -> Arc<Import> {
         let import = Arc::new(import);
         let mut imports = self.imports.write().unwrap_or_else(PoisonError::into_inner);
         imports.insert(import.name().to_owned(), import.clone());
         import
     }
 
-    pub(super) async fn forget_import(&self, name: &str, request: ImportForget) -> Answer<Changed<Shown>> {
+    pub(crate) async fn forget_import(&self, name: &str, request: ImportForget) -> Answer<Changed<Shown>> {
         let _one = self.changes.lock().await;
         let import = self.import_named(name)?;
         offer::refuse_used_devices(import.exports().values())?;
@@ -315,7 +316,7 @@ impl Engine {
     }
 
     /// Ends all imports in this process. Block devices stay.
-    pub(super) async fn stop_imports(&self) {
+    pub(crate) async fn stop_imports(&self) {
         for import in self.all_imports() {
             // A device that stays may be in use: that is no error.
             if let Err(error) = self.stop_import(&import, DeviceEnd::Stays).await {
@@ -325,7 +326,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn remember_imports(&self) {
+    pub(crate) fn remember_imports(&self) {
         let imports = self.all_imports().iter().map(|import| import.to_remember()).collect();
         if let Err(error) = self.memory.save_imports(imports) {
             tracing::error!(%error, "the state directory cannot be written: imports have to be made again after a restart");
@@ -333,7 +334,7 @@ impl Engine {
     }
 
     /// Starts every remembered import whose drives are present, with its exports.
-    pub(super) async fn start_remembered_imports(&self) -> std::io::Result<()> {
+    pub(crate) async fn start_remembered_imports(&self) -> std::io::Result<()> {
         for remembered in self.memory.load_imports()? {
             let key = self.new_key();
             let running = match &remembered.namespace {
@@ -386,7 +387,7 @@ impl Engine {
     }
 
     /// Serves an export of an import. An export that cannot be served is listed with the reason.
-    pub(super) async fn offer_import(&self, import: &Import, record: ExportRecord) -> Arc<RunningExport> {
+    pub(crate) async fn offer_import(&self, import: &Import, record: ExportRecord) -> Arc<RunningExport> {
         let name = import.volume_name();
         let state = ExportState::new(&name, "", record.kind.read_only());
         let failure = match (&import.running, &record.kind) {
@@ -437,7 +438,7 @@ impl Engine {
 
     /// Exports an import's volume; read-only if the import is, regardless of the request. The
     /// caller holds `changes`.
-    pub(super) async fn export_import(
+    pub(crate) async fn export_import(
         &self,
         import: &Import,
         request: ExportCreate,
@@ -508,7 +509,9 @@ impl Engine {
             true => vec!["an import is exported for reading only".to_owned()],
             false => Vec::new(),
         };
-        warnings.extend(import.atomic_bytes().and_then(|bytes| offer::torn(&running.record.kind, bytes)));
+        warnings.extend(
+            import.atomic_bytes().and_then(|bytes| crate::engine::running_export::torn(&running.record.kind, bytes)),
+        );
         let shown = view::export_of(&import.export_id(running.record.id), name, &running, import.atomic_bytes());
         Ok(Changed::done(vec![step], shown).with_warnings(warnings))
     }
@@ -517,7 +520,7 @@ impl Engine {
     ///
     /// # Errors
     /// If it is a block device that cannot be removed.
-    pub(super) async fn end_import_export(&self, id: &str) -> Answer<Option<Changed<Export>>> {
+    pub(crate) async fn end_import_export(&self, id: &str) -> Answer<Option<Changed<Export>>> {
         for import in self.all_imports() {
             let found = import.exports().values().find(|running| import.export_id(running.record.id) == id).cloned();
             if let Some(running) = found {
@@ -532,7 +535,7 @@ impl Engine {
     }
 
     /// The exports of all imports, as the API shows them.
-    pub(super) fn import_exports(&self) -> Vec<Export> {
+    pub(crate) fn import_exports(&self) -> Vec<Export> {
         let mut shown = Vec::new();
         for import in self.all_imports() {
             let one = |running: &Arc<RunningExport>| {

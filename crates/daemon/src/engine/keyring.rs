@@ -8,18 +8,18 @@ use std::sync::Arc;
 use export::HostSecrets;
 use format::{SecretRecord, TlsKeyRecord};
 
-use super::{Engine, Group};
+use crate::engine::{Engine, Group};
 use crate::http::Answer;
 
 /// The records of all hosts in one place. Each list is sorted by host.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     pub secrets: Vec<SecretRecord>,
     pub tls_keys: Vec<TlsKeyRecord>,
 }
 
 /// A place of secrets and keys.
-pub(super) enum Keyring {
+pub(crate) enum Keyring {
     /// Applies to the exports of a group.
     Group(Arc<Group>),
     /// Applies to all shared drives, which are one subsystem.
@@ -47,12 +47,12 @@ impl Keyring {
 
 impl Engine {
     /// The keyring of a group, or of the shared drives.
-    pub(super) fn keyring(&self, group: Option<&str>) -> Answer<Keyring> {
+    pub(crate) fn keyring(&self, group: Option<&str>) -> Answer<Keyring> {
         group.map_or(Ok(Keyring::Shares), |group| self.find(group).map(Keyring::Group))
     }
 
     /// The records of a keyring.
-    pub(super) async fn keys(&self, keyring: &Keyring) -> Answer<Keys> {
+    pub(crate) async fn keys(&self, keyring: &Keyring) -> Answer<Keys> {
         match keyring {
             Keyring::Shares => Ok(self.shares.keys()),
             Keyring::Group(group) => {
@@ -63,7 +63,7 @@ impl Engine {
     }
 
     /// Changes the records of a keyring. The table that connections look up is not changed yet.
-    pub(super) async fn change_keys(&self, keyring: &Keyring, change: impl FnOnce(&mut Keys)) -> Answer<()> {
+    pub(crate) async fn change_keys(&self, keyring: &Keyring, change: impl FnOnce(&mut Keys)) -> Answer<()> {
         let Keyring::Group(group) = keyring else { return self.shares.change_keys(change) };
         // Replacing removes an old secret from the other copy of the catalogue, too.
         let changed = group.replace_catalogue(|catalogue| {
@@ -75,7 +75,7 @@ impl Engine {
     }
 
     /// The table that connections look up.
-    pub(super) fn asked<'a>(&'a self, keyring: &'a Keyring) -> &'a HostSecrets {
+    pub(crate) fn asked<'a>(&'a self, keyring: &'a Keyring) -> &'a HostSecrets {
         match keyring {
             Keyring::Group(group) => &group.secrets,
             Keyring::Shares => self.shares.secrets(),

@@ -10,7 +10,7 @@ use api::{
 use export::{Limit, Limiter, Waits};
 use format::{Catalogue, ExportKind, LimitOf, LimitRecord};
 
-use super::{Engine, Group, view};
+use crate::engine::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
 /// The requests that a host commonly has in flight on one queue.
@@ -27,7 +27,7 @@ fn limit(record: &LimitRecord) -> Limit {
 }
 
 /// A limit as the API shows it.
-pub(super) fn shown(limit: Limit, waits: Waits) -> api::Limit {
+pub(crate) fn shown(limit: Limit, waits: Waits) -> api::Limit {
     api::Limit {
         iops: limit.iops,
         bytes_per_s: limit.bytes_per_s,
@@ -110,13 +110,13 @@ impl Change {
 
 impl Group {
     /// The rate limiter of a volume, for all its exports.
-    pub(super) fn limiter(&self, volume: u64) -> Arc<Limiter> {
+    pub(crate) fn limiter(&self, volume: u64) -> Arc<Limiter> {
         let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
         limiters.entry(volume).or_default().clone()
     }
 
     /// Applies the limits of the catalogue to volumes.
-    pub(super) fn limit_volumes(&self, catalogue: &Catalogue) {
+    pub(crate) fn limit_volumes(&self, catalogue: &Catalogue) {
         for record in &catalogue.limits {
             if let LimitOf::Volume(volume) = record.of {
                 self.limiter(volume).set(Some(limit(record)));
@@ -125,13 +125,13 @@ impl Group {
     }
 
     /// Removes the limiter of a volume that was deleted.
-    pub(super) fn forget_limiter(&self, volume: u64) {
+    pub(crate) fn forget_limiter(&self, volume: u64) {
         self.limiters.lock().unwrap_or_else(PoisonError::into_inner).remove(&volume);
     }
 }
 
 /// The limits of the catalogue for an export's hosts.
-pub(super) fn of_hosts(catalogue: &Catalogue, id: u64) -> Vec<(String, Limit)> {
+pub(crate) fn of_hosts(catalogue: &Catalogue, id: u64) -> Vec<(String, Limit)> {
     let of_export = |record: &LimitRecord| match &record.of {
         LimitOf::Host { export, host } if *export == id => Some((host.clone(), limit(record))),
         _ => None,
@@ -141,7 +141,7 @@ pub(super) fn of_hosts(catalogue: &Catalogue, id: u64) -> Vec<(String, Limit)> {
 
 impl Engine {
     /// Changes the limit of a volume.
-    pub(super) async fn limit_volume(&self, name: &VolumeName, update: LimitUpdate) -> Answer<Changed<Volume>> {
+    pub(crate) async fn limit_volume(&self, name: &VolumeName, update: LimitUpdate) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
         let of = LimitOf::Volume(record.id);
@@ -159,7 +159,7 @@ impl Engine {
     }
 
     /// Changes the limit of a host at an export.
-    pub(super) async fn limit_host(&self, id: &str, host: &str, update: LimitUpdate) -> Answer<Changed<Export>> {
+    pub(crate) async fn limit_host(&self, id: &str, host: &str, update: LimitUpdate) -> Answer<Changed<Export>> {
         let refuse = |message: String| Err(ControlError::new(ErrorCode::Invalid, message));
         let _one = self.changes.lock().await;
         let (group, running) = self.find_export(id)?;

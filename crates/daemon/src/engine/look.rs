@@ -7,11 +7,10 @@ use array::DriveId;
 use drive::Env;
 use runtime::ShardEnv;
 
-use super::Engine;
-use super::drives::stopping;
-use super::group::Group;
-use super::unassigned;
-use super::view::{self, Moment};
+use crate::engine::errors::stopping;
+use crate::engine::group::Group;
+use crate::engine::view::{self, Moment};
+use crate::engine::{Engine, unassigned};
 use crate::http::{Answer, ControlError};
 
 impl Engine {
@@ -25,14 +24,14 @@ impl Engine {
         Ok(Moment { shard_ns, unix_s, scrubbed: self.scrubbed_now() })
     }
 
-    pub(super) async fn look_at_group(&self, group: &Group) -> Answer<api::Group> {
+    pub(crate) async fn look_at_group(&self, group: &Group) -> Answer<api::Group> {
         let (status, catalogue) = (group.status().await?, group.catalogue().await?);
         let mut seen = view::group(group, &status, &catalogue, &self.moment().await?);
         seen.warnings.extend(self.told_by_drives(group, &status));
         Ok(seen)
     }
 
-    pub(super) async fn look_at_groups(&self) -> Answer<Vec<api::Group>> {
+    pub(crate) async fn look_at_groups(&self) -> Answer<Vec<api::Group>> {
         let mut groups = Vec::new();
         for group in self.all() {
             groups.push(self.look_at_group(&group).await?);
@@ -40,7 +39,7 @@ impl Engine {
         Ok(groups)
     }
 
-    pub(super) async fn look_at_status(&self) -> Answer<Status> {
+    pub(crate) async fn look_at_status(&self) -> Answer<Status> {
         let mut groups = Vec::new();
         let moment = self.moment().await?;
         for group in self.all() {
@@ -89,7 +88,7 @@ impl Engine {
         })
     }
 
-    pub(super) async fn look_at_drives(&self) -> Answer<Vec<api::Drive>> {
+    pub(crate) async fn look_at_drives(&self) -> Answer<Vec<api::Drive>> {
         let mut drives = Vec::new();
         for group in self.all() {
             let status = group.status().await?;
@@ -114,11 +113,11 @@ impl Engine {
     }
 
     /// Offers of unassigned drives that could take the place of a lost member of the group.
-    pub(super) fn offers_for(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
+    pub(crate) fn offers_for(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
         unassigned::offers(group, status, &self.unassigned_drives.list(&self.all()))
     }
 
-    pub(super) async fn look_at_volume(
+    pub(crate) async fn look_at_volume(
         &self,
         group: &Arc<Group>,
         record: &format::VolumeRecord,
@@ -134,7 +133,7 @@ impl Engine {
         Ok(view::volume(group, record, used.await?))
     }
 
-    pub(super) async fn look_at_volumes(&self) -> Answer<Vec<api::Volume>> {
+    pub(crate) async fn look_at_volumes(&self) -> Answer<Vec<api::Volume>> {
         let mut volumes = Vec::new();
         for group in self.all() {
             for record in group.catalogue().await?.volumes {
@@ -146,7 +145,7 @@ impl Engine {
         Ok(volumes)
     }
 
-    pub(super) async fn look_at_exports(&self) -> Answer<Vec<api::Export>> {
+    pub(crate) async fn look_at_exports(&self) -> Answer<Vec<api::Export>> {
         let mut exports = Vec::new();
         for group in self.all() {
             let catalogue = group.catalogue().await?;
@@ -157,7 +156,7 @@ impl Engine {
     }
 
     /// The record of a volume and its group.
-    pub(super) async fn find_volume(&self, name: &api::VolumeName) -> Answer<(Arc<Group>, format::VolumeRecord)> {
+    pub(crate) async fn find_volume(&self, name: &api::VolumeName) -> Answer<(Arc<Group>, format::VolumeRecord)> {
         let group = self.find(&name.group)?;
         let record = group.catalogue().await?.volumes.into_iter().find(|volume| volume.name == name.volume);
         Ok((group, record.ok_or_else(|| ControlError::volume_not_found(name))?))

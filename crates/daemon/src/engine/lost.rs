@@ -3,19 +3,19 @@
 use format::Catalogue;
 use runtime::OpenDrive;
 
-use super::drives::Taken;
-use super::{Group, identity, offer, view};
+use crate::engine::drives::Taken;
+use crate::engine::{Group, identity, offer, view};
 
 /// A drive with the text of its label: "/dev/nvme0n1 (Model X, serial S1)". Files and drives of
 /// other machines have only their name.
-pub(super) fn described(name: &str, open: &OpenDrive) -> String {
+pub(crate) fn described(name: &str, open: &OpenDrive) -> String {
     let said = open.device_number().and_then(|device| identity::label(&identity::folder_of(device)));
     said.map_or_else(|| name.to_owned(), |said| format!("{name} ({said})"))
 }
 
 /// One sentence for each drive that is overwritten. `holds`: the content recognized on all of them,
-/// as [`super::drives::inspect`] returns it.
-pub(super) fn overwritten(taken: &[Taken], holds: &[String]) -> Vec<String> {
+/// as [`crate::engine::drives::inspect`] returns it.
+pub(crate) fn overwritten(taken: &[Taken], holds: &[String]) -> Vec<String> {
     let sentence = |drive: &Taken| {
         let own: Vec<&str> = holds.iter().filter_map(|said| said.strip_prefix(&format!("{} ", drive.name))).collect();
         let what = if own.is_empty() { "holds nothing that is recognised".to_owned() } else { own.join("; ") };
@@ -25,7 +25,7 @@ pub(super) fn overwritten(taken: &[Taken], holds: &[String]) -> Vec<String> {
 }
 
 /// One sentence for each volume, export and drive of a group that is deleted.
-pub(super) fn destroyed(group: &Group, catalogue: &Catalogue) -> Vec<String> {
+pub(crate) fn destroyed(group: &Group, catalogue: &Catalogue) -> Vec<String> {
     let volume = |volume: &format::VolumeRecord| {
         let size = api::format_bytes(volume.size_bytes);
         format!("destroy the volume \"{}/{}\" of {size}", group.name, volume.name)

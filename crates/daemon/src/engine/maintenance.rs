@@ -6,15 +6,15 @@
 //! 2. The start, pause, resume or stop of a scrub is on the members before its request is answered.
 //! 3. Over all groups, only one scrub at a time starts automatically.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use array::{Array, GroupStatus, JobKind, JobState, JobStatus, ScrubMode, ScrubProgress};
 use format::{Catalogue, ScrubEnd, ScrubPoint, ScrubRecord};
 use runtime::ShardEnv;
 
-use super::group::{Group, block_error};
-use super::{Engine, findings, schedule};
+use crate::engine::group::{Group, block_error};
+use crate::engine::{Engine, findings, schedule};
 use crate::http::Answer;
 
 /// The maintenance interval.
@@ -29,62 +29,6 @@ const NOTE_FINDINGS_EVERY: Duration = Duration::from_secs(10);
 
 /// How long after a failed scrub the next one starts automatically, at the earliest.
 const RETRY_AFTER_S: u64 = 24 * 3600;
-
-/// The maintenance state of a group between two looks.
-#[derive(Debug, Default)]
-pub(super) struct Maintenance(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    /// The last job whose end is in the catalogue.
-    recorded: u64,
-    /// A job, and how many of its findings were logged.
-    told: (u64, usize),
-    /// When the place was recorded.
-    noted: Option<Instant>,
-    /// The maintenance paused the scrub for a rebuild.
-    held: bool,
-    /// A scrub is running.
-    working: bool,
-    /// The last scrub failed: none starts automatically before this time.
-    not_before_unix_s: u64,
-}
-
-impl Maintenance {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the scrub was paused for a rebuild, and resumes automatically.
-    pub fn is_held(&self) -> bool {
-        self.lock().held
-    }
-
-    /// Ends the automatic pause: an operator took control. Returns whether there was one.
-    pub fn let_go(&self) -> bool {
-        std::mem::take(&mut self.lock().held)
-    }
-
-    /// Whether the end of this job is in the catalogue.
-    pub fn has_recorded(&self, job: u64) -> bool {
-        self.lock().recorded >= job
-    }
-
-    /// Marks the end of this job as recorded.
-    pub fn record(&self, job: u64) {
-        self.lock().recorded = job;
-    }
-
-    /// No scrub starts automatically before this time, because the last one failed; in seconds
-    /// since 1970.
-    pub fn not_before_unix_s(&self) -> u64 {
-        self.lock().not_before_unix_s
-    }
-
-    fn is_working(&self) -> bool {
-        self.lock().working
-    }
-}
 
 /// A group as one look found it.
 struct Look {
@@ -133,7 +77,7 @@ fn progress(point: &ScrubPoint) -> ScrubProgress {
 }
 
 /// The catalogue's record of a complete scrub.
-pub(super) fn end_of(job: &JobStatus, ended_unix_s: u64) -> ScrubEnd {
+pub(crate) fn end_of(job: &JobStatus, ended_unix_s: u64) -> ScrubEnd {
     let (found, repaired, unchecked) = (job.found, job.repaired, job.unchecked);
     ScrubEnd { ended_unix_s, repair: job.repairs, found, repaired, unchecked }
 }
@@ -185,7 +129,7 @@ impl Engine {
 
     /// Records a scrub in the catalogue, then starts it. Returns false if a scrub or resync exists
     /// already.
-    pub(super) async fn begin_scrub(&self, group: &Group, mode: ScrubMode) -> Answer<bool> {
+    pub(crate) async fn begin_scrub(&self, group: &Group, mode: ScrubMode) -> Answer<bool> {
         let _one = self.changes.lock().await;
         if group.catalogue().await?.scrub.current.is_some() {
             return Ok(false);
@@ -212,12 +156,12 @@ impl Engine {
     }
 
     /// The group that is being scrubbed, if any.
-    pub(super) fn scrubbed_now(&self) -> Option<String> {
+    pub(crate) fn scrubbed_now(&self) -> Option<String> {
         self.all().iter().find(|group| group.maintenance.is_working()).map(|group| group.name.clone())
     }
 
     /// Maintains a group. Returns since when a scrub is due, if it could start.
-    pub(super) async fn look_after(&self, group: &Group) -> Answer<Option<u64>> {
+    pub(crate) async fn look_after(&self, group: &Group) -> Answer<Option<u64>> {
         let look = Look::at(group).await?;
         if look.status.superblock.is_read_only() {
             return Ok(None);
@@ -330,7 +274,7 @@ impl Engine {
     ///
     /// # Errors
     /// If the members cannot store it. The last record stays then.
-    pub(super) async fn note_scrub(&self, group: &Group) -> Answer<()> {
+    pub(crate) async fn note_scrub(&self, group: &Group) -> Answer<()> {
         let found = group
             .lead(|array: Array<ShardEnv>| async move {
                 let progress = array.scrub_progress()?;
@@ -355,7 +299,7 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`Engine::note_scrub`].
-    pub(super) async fn note_scrub_at_stop(&self, group: &Group) -> Answer<()> {
+    pub(crate) async fn note_scrub_at_stop(&self, group: &Group) -> Answer<()> {
         let look = Look::at(group).await?;
         match look.scrub() {
             Some(job) if !schedule::is_open(job) => self.note_end_held(group, job, self.clock.unix_s()).await,
@@ -397,7 +341,7 @@ impl Engine {
     }
 
     /// Records that a scrub was stopped on request. The caller holds the lock for changes.
-    pub(super) async fn note_stop(&self, group: &Group) -> Answer<()> {
+    pub(crate) async fn note_stop(&self, group: &Group) -> Answer<()> {
         let now = self.clock.unix_s();
         self.change_catalogue(group, |catalogue| {
             catalogue.scrub.current = None;

@@ -12,11 +12,9 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use format::ExportRecord;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use super::import::RememberedImport;
-use super::replace::Replacing;
 
 /// The extension of the files with the warm-restart state of groups.
 const KEPT: &str = "kept";
@@ -30,7 +28,7 @@ const PRIVATE_FOLDER: u32 = 0o700;
 /// A group and where its drives were.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Remembered {
+pub(crate) struct Remembered {
     pub name: String,
     pub uuid: String,
     pub drives: Vec<Place>,
@@ -39,7 +37,7 @@ pub(super) struct Remembered {
 /// The path and identity of a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "WrittenPlace")]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// The drive in the form that an operator writes.
     pub drive: String,
     /// The identity under any name; `None` if the drive reports none.
@@ -114,7 +112,7 @@ struct ReferralsDocument {
 
 /// The state directory, locked for this process.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     path: PathBuf,
     /// Holds the lock.
     _lock: File,
@@ -235,7 +233,7 @@ impl Memory {
 ///
 /// # Errors
 /// If it exists and cannot be read: the message names the file and the way out.
-pub(super) fn read<T: Default + DeserializeOwned>(path: &Path, then: &str) -> io::Result<T> {
+pub(crate) fn read<T: Default + DeserializeOwned>(path: &Path, then: &str) -> io::Result<T> {
     parse(path).map_err(|error| {
         let file = path.display();
         io::Error::new(
@@ -270,7 +268,7 @@ fn parse<T: Default + DeserializeOwned>(path: &Path) -> io::Result<T> {
 
 /// Replaces a file of the state directory atomically. Only the daemon's user may read it: it may
 /// hold secrets.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(PRIVATE).open(&fresh)?;
     // A file that was left behind may be readable by everyone.
@@ -280,6 +278,49 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&fresh, path)?;
     let directory = path.parent().expect("a file in the state directory has a parent");
     File::open(directory)?.sync_all()
+}
+
+/// The record of an import in the state directory. None of it can be on the drives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RememberedImport {
+    pub name: String,
+    /// The UUID of the array, as mdadm writes it; or the identity that a namespace reports.
+    pub uuid: String,
+    /// The UUID that identifies its block devices; `None` if it was imported by a version without
+    /// block devices.
+    #[serde(default)]
+    pub owner: Option<String>,
+    pub drives: Vec<String>,
+    pub allow_inconsistent: bool,
+    /// The number of the next export.
+    pub next_id: u64,
+    pub exports: Vec<ExportRecord>,
+    /// Set for a namespace of another machine. `drives` has one entry then.
+    #[serde(default)]
+    pub namespace: Option<RememberedNamespace>,
+}
+
+/// Additional data about a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RememberedNamespace {
+    /// When it was imported.
+    pub connected_unix_s: u64,
+}
+
+/// A member that is copied to another drive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Replacing {
+    /// The UUID of the group.
+    pub(crate) group: String,
+    pub(crate) slot: u32,
+    pub(crate) old: Option<Place>,
+    pub(crate) new: Place,
+    /// This process has started the copy.
+    #[serde(skip)]
+    pub(crate) begun: bool,
 }
 
 #[cfg(test)]

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use api::{ErrorCode, NbdAddress, NvmeDrive};
 use drive::join_all;
 
-use super::Engine;
+use crate::engine::Engine;
 use crate::http::{Answer, ControlError};
 
 /// A host name without an answer after this time counts as unknown.
-pub(super) const LOOK_UP_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const LOOK_UP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The maximum of stored names. The oldest answer makes room for a new one.
 const NAMES_MAX: usize = 1024;
@@ -37,7 +37,7 @@ struct Found {
 
 /// The answers to lookups so far, by name.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(crate) struct Names {
     found: Mutex<BTreeMap<String, Found>>,
 }
 
@@ -140,7 +140,7 @@ impl Engine {
     /// Looks up all hosts that the state directory names, and tries to reach the drives there, all
     /// at once. This happens before the start takes the lock for changes. Hosts that are not found
     /// or reached are tried again with their drive or export.
-    pub(super) async fn look_up_remembered(&self) -> std::io::Result<()> {
+    pub(crate) async fn look_up_remembered(&self) -> std::io::Result<()> {
         let groups = self.memory.load()?;
         let imports = self.memory.load_imports()?;
         let (mut drives, mut addresses) = self.shares.remembered_places()?;

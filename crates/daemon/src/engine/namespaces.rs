@@ -9,13 +9,12 @@ use format::{AnaRecord, ExportKind, ExportRecord, Uuid, VolumeRecord};
 use nvme::Nqn;
 use nvme::target::{NAMESPACES_MAX, Subsystem};
 
-use super::hosts::hosts_of;
-use super::{Engine, Group};
-use super::{access, shard};
+use crate::engine::hosts::hosts_of;
+use crate::engine::{Engine, Group, access, shard};
 use crate::http::{Answer, ControlError};
 
 /// The NQN of a group's subsystem. All its volumes are namespaces of one subsystem.
-pub(super) fn nqn_of(group: &Uuid) -> Nqn {
+pub(crate) fn nqn_of(group: &Uuid) -> Nqn {
     Nqn::of_uuid(group.as_bytes())
 }
 
@@ -39,7 +38,7 @@ fn uuid_of(group: &Uuid, volume: u64) -> [u8; 16] {
 
 impl Engine {
     /// The export record of a volume that becomes a namespace, and a sentence that describes it.
-    pub(super) fn namespace(
+    pub(crate) fn namespace(
         group: &Group,
         record: &VolumeRecord,
         volume: &VolumeName,
@@ -110,7 +109,7 @@ impl Engine {
         Ok((kind, step))
     }
 
-    pub(super) async fn offer_namespace(
+    pub(crate) async fn offer_namespace(
         &self,
         group: &Arc<Group>,
         record: &ExportRecord,
@@ -132,21 +131,21 @@ impl Engine {
         self.listeners.offer_namespace(address, subsystem_of(group), *nsid, offer).await
     }
 
-    pub(super) async fn withdraw_namespace(&self, group: &Group, record: &ExportRecord, state: &ExportState) {
+    pub(crate) async fn withdraw_namespace(&self, group: &Group, record: &ExportRecord, state: &ExportState) {
         if let ExportKind::NvmeTcp { address, nsid, .. } = &record.kind {
             self.listeners.withdraw_namespace(address, &nqn_of(&group.uuid), *nsid, state).await;
         }
     }
 
     /// Sets the hosts that may use an export.
-    pub(super) fn allow_hosts(&self, group: &Group, record: &ExportRecord) {
+    pub(crate) fn allow_hosts(&self, group: &Group, record: &ExportRecord) {
         if let ExportKind::NvmeTcp { address, nsid, hosts, .. } = &record.kind {
             self.listeners.allow_hosts(address, &nqn_of(&group.uuid), *nsid, hosts_of(hosts));
         }
     }
 
     /// Tells NVMe hosts that a volume has another size.
-    pub(super) fn tell_namespaces(&self, group: &Group, volume: u64) {
+    pub(crate) fn tell_namespaces(&self, group: &Group, volume: u64) {
         for running in group.exports().values().filter(|running| running.record.volume == volume) {
             if let ExportKind::NvmeTcp { address, nsid, .. } = &running.record.kind {
                 self.listeners.namespace_resized(address, &nqn_of(&group.uuid), *nsid);

@@ -1,18 +1,18 @@
 //! Groups that the daemon knows and could not start. They are shown with the reason, and their
-//! names stay reserved. [`super::hotplug`] and [`super::away`] try them again. An operator can have
+//! names stay reserved. [`crate::engine::hotplug`] and [`crate::engine::away`] try them again. An operator can have
 //! them forgotten.
 
 use std::sync::{PoisonError, RwLock};
 
 use api::{Changed, ErrorCode, GroupNotStarted};
 
-use super::Engine;
-use super::memory::Remembered;
+use crate::engine::Engine;
+use crate::engine::memory::Remembered;
 use crate::http::{Answer, ControlError};
 
 /// A group that could not be started.
 #[derive(Debug, Clone)]
-pub(super) struct NotStarted {
+pub(crate) struct NotStarted {
     pub remembered: Remembered,
     /// The reason why the last attempt failed.
     pub reason: String,
@@ -42,7 +42,7 @@ impl NotStarted {
 
 /// All groups that could not be started.
 #[derive(Debug, Default)]
-pub(super) struct AllNotStarted(RwLock<Vec<NotStarted>>);
+pub(crate) struct AllNotStarted(RwLock<Vec<NotStarted>>);
 
 impl AllNotStarted {
     /// A copy of the list.
@@ -83,19 +83,19 @@ impl AllNotStarted {
 }
 
 impl Engine {
-    pub(super) fn look_at_not_started(&self) -> Vec<GroupNotStarted> {
+    pub(crate) fn look_at_not_started(&self) -> Vec<GroupNotStarted> {
         self.not_started.list().iter().map(NotStarted::view).collect()
     }
 
     /// The error for a request that names a group which is not started.
-    pub(super) fn not_started_error(&self, name: &str) -> Option<ControlError> {
+    pub(crate) fn not_started_error(&self, name: &str) -> Option<ControlError> {
         let GroupNotStarted { reason, next_step, .. } = self.not_started.named(name)?.view();
         let message = format!("the group {name:?} is not started: {reason}; {next_step}");
         Some(ControlError::new(ErrorCode::WrongState, message))
     }
 
     /// Gives up starting a group.
-    pub(super) async fn forget_group(&self, name: &str, dry_run: bool) -> Answer<Changed<api::Group>> {
+    pub(crate) async fn forget_group(&self, name: &str, dry_run: bool) -> Answer<Changed<api::Group>> {
         let _one = self.changes.lock().await;
         let Some(group) = self.not_started.named(name) else {
             self.find(name)?;

@@ -5,40 +5,28 @@ use std::sync::Arc;
 use api::{Changed, ErrorCode, Export, ExportCreate, ExportPlace, NbdAddress, UblkCreate, VolumeName};
 use format::{ExportKind, ExportRecord, LimitOf, TlsFiles, VolumeRecord};
 
-use super::devices::{self, DeviceEnd};
-use super::exports::RunningExport;
-use super::names::LOOK_UP_WITHIN;
-use super::{Engine, Group, view};
+use crate::engine::devices::{self, DeviceEnd};
+use crate::engine::names::LOOK_UP_WITHIN;
+use crate::engine::running_export::{RunningExport, torn};
+use crate::engine::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
 /// A block device's sentence in plans and logs.
-pub(super) fn device_step(volume: &str, number: u32) -> String {
+pub(crate) fn device_step(volume: &str, number: u32) -> String {
     let stable = devices::stable_path(volume);
     format!("make the volume \"{volume}\" the block device /dev/ublkb{number}, and {}", stable.display())
 }
 
 /// The sentence for the end of an export.
-pub(super) fn end_step(id: &str, kind: &ExportKind) -> String {
+pub(crate) fn end_step(id: &str, kind: &ExportKind) -> String {
     match kind {
         ExportKind::Ublk { number, .. } => format!("remove the block device /dev/ublkb{number} of the export {id}"),
         _ => format!("end the export {id}; its clients lose their connections"),
     }
 }
 
-/// A warning that a power cut may tear the blocks of an export, if they are larger than
-/// `atomic_bytes`, which the drives write at once.
-pub(super) fn torn(kind: &ExportKind, atomic_bytes: u32) -> Option<String> {
-    let (ExportKind::Ublk { block_bytes, read_only, .. } | ExportKind::NvmeTcp { block_bytes, read_only, .. }) = kind
-    else {
-        return None;
-    };
-    (!read_only && *block_bytes > atomic_bytes).then(|| {
-        format!("a power cut may leave a block of {block_bytes} bytes partly written: the drives write {atomic_bytes} at once")
-    })
-}
-
 /// Refuses if one of these block devices is in use: its users would lose it.
-pub(super) fn refuse_used_devices<'a>(exports: impl Iterator<Item = &'a Arc<RunningExport>>) -> Answer<()> {
+pub(crate) fn refuse_used_devices<'a>(exports: impl Iterator<Item = &'a Arc<RunningExport>>) -> Answer<()> {
     for running in exports {
         if let (ExportKind::Ublk { number, .. }, None) = (&running.record.kind, &running.failure) {
             devices::refuse_in_use(*number, running.state.name())?;
@@ -48,7 +36,7 @@ pub(super) fn refuse_used_devices<'a>(exports: impl Iterator<Item = &'a Arc<Runn
 }
 
 impl Engine {
-    pub(super) async fn create_export(
+    pub(crate) async fn create_export(
         &self,
         request: ExportCreate,
         volume: VolumeName,
@@ -138,7 +126,7 @@ impl Engine {
 
     /// The device for a volume with these exports. `block_bytes`: its block size, unless the
     /// request says otherwise.
-    pub(super) async fn device_of(
+    pub(crate) async fn device_of(
         &self,
         exports: &[Arc<RunningExport>],
         volume: &str,
@@ -173,7 +161,7 @@ impl Engine {
 
     /// Refuses a path to a block device of this daemon itself: at the next start it would wait for
     /// itself.
-    pub(super) fn refuse_own_device(&self, text: &str) -> Answer<()> {
+    pub(crate) fn refuse_own_device(&self, text: &str) -> Answer<()> {
         let Ok(path) = std::fs::canonicalize(text) else { return Ok(()) };
         let Some(rest) = path.to_str().and_then(|path| path.strip_prefix("/dev/ublkb")) else { return Ok(()) };
         // Without the partition number.
@@ -196,7 +184,7 @@ impl Engine {
         all
     }
 
-    pub(super) async fn delete_export(&self, id: &str) -> Answer<Changed<Export>> {
+    pub(crate) async fn delete_export(&self, id: &str) -> Answer<Changed<Export>> {
         let _one = self.changes.lock().await;
         if let Some(ended) = self.end_import_export(id).await? {
             return Ok(ended);
@@ -224,7 +212,7 @@ impl Engine {
         Ok(Changed::gone(vec![step]))
     }
 
-    pub(super) fn find_export(&self, id: &str) -> Answer<(Arc<Group>, Arc<RunningExport>)> {
+    pub(crate) fn find_export(&self, id: &str) -> Answer<(Arc<Group>, Arc<RunningExport>)> {
         for group in self.all() {
             let found =
                 group.exports().values().find(|running| view::export_id(&group, running.record.id) == id).cloned();

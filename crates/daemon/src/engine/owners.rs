@@ -14,12 +14,12 @@ use array::Owners;
 use runtime::ShardHandle;
 use tokio::task::JoinHandle;
 
-use super::group::Group;
-use super::sampler::thread_times;
-use super::shard::GroupKey;
+use crate::engine::group::Group;
+use crate::engine::sampler::thread_times;
+use crate::engine::shard::GroupKey;
 
 /// How often groups with writes are looked at.
-pub(super) const PERIOD: Duration = Duration::from_millis(250);
+pub(crate) const PERIOD: Duration = Duration::from_millis(250);
 
 /// Groups without writes are looked at every fourth time: a rebuild may need several shards, too.
 const QUIET_LOOKS: u32 = 4;
@@ -157,7 +157,7 @@ struct Known {
 
 /// Looks at groups periodically and changes the owners of their stripe groups.
 #[derive(Default)]
-pub(super) struct Balance {
+pub(crate) struct Balance {
     groups: BTreeMap<GroupKey, Known>,
     last: Option<Reading>,
     quiet: u32,

@@ -13,8 +13,10 @@ use array::DriveId;
 use drive::{Drive, Env};
 use runtime::{DriveKind, ShardEnv};
 
-use super::Engine;
-use super::group::{Group, GroupDrive};
+use crate::engine::Engine;
+use crate::engine::group::Group;
+use crate::engine::group_drive::GroupDrive;
+use crate::engine::presence_state::{Presence, Silent};
 
 /// How often members are asked: by a read of 4 KiB, or for a remote drive by its connection.
 const ASK_EVERY: Duration = Duration::from_secs(10);
@@ -24,18 +26,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Bytes that are read of a drive: its first superblock.
 const READ_BYTES: usize = 4096;
-
-/// Drives that do not answer, and why.
-pub(super) type Silent = BTreeMap<DriveId, String>;
-
-/// The known state of a group's drives, including spares.
-#[derive(Debug, Default)]
-pub(super) struct Presence {
-    /// Drives that have not answered yet, and since when.
-    asked: BTreeMap<DriveId, Instant>,
-    /// Drives that do not answer, and why.
-    silent: Silent,
-}
 
 impl Group {
     fn presence(&self) -> MutexGuard<'_, Presence> {

@@ -12,7 +12,7 @@ use drive::{Block, BlockError, Buf, BufMut, Drive, DriveError, Extent, Order, Se
 ///
 /// Requests have to be multiples of the drive's sectors, as those of NVMe hosts are.
 #[derive(Clone)]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     pub drive: runtime::Drive,
     /// The same on all shards.
     pub order: Arc<Order>,
@@ -20,7 +20,7 @@ pub(super) struct Raw {
 
 /// Converts an error to that of a volume. A host sees an unreadable or unwritable medium for every
 /// fault of the drive, so that its own redundancy takes over.
-pub(super) fn error(error: DriveError) -> BlockError {
+pub(crate) fn error(error: DriveError) -> BlockError {
     match error {
         DriveError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },
         DriveError::NoSpace => BlockError::NoSpace,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use api::{Changed, ErrorCode, Referral};
 
-use super::Engine;
+use crate::engine::Engine;
 use crate::http::{Answer, ControlError};
 
 /// The maximum of referrals. It keeps a discovery log within some 128 KiB.
@@ -17,12 +17,12 @@ fn shown(address: SocketAddr) -> Referral {
 
 impl Engine {
     /// The referrals, by address.
-    pub(super) fn look_at_referrals(&self) -> Vec<Referral> {
+    pub(crate) fn look_at_referrals(&self) -> Vec<Referral> {
         self.listeners.referrals().into_iter().map(shown).collect()
     }
 
     /// Adds a referral to another discovery service.
-    pub(super) async fn add_referral(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
+    pub(crate) async fn add_referral(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
         let _one = self.changes.lock().await;
         let mut referrals = self.listeners.referrals();
         if referrals.len() >= REFERRALS_MAX {
@@ -39,7 +39,7 @@ impl Engine {
     }
 
     /// Removes a referral.
-    pub(super) async fn remove_referral(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
+    pub(crate) async fn remove_referral(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
         let _one = self.changes.lock().await;
         let mut referrals = self.listeners.referrals();
         if !referrals.remove(&address) {

@@ -29,9 +29,9 @@ use nvme::tls::TlsKey;
 use runtime::{Backend, BackendDrive, OpenDrive, ShardEnv, ShardHandle};
 use zeroize::Zeroizing;
 
-use super::connected::Connected;
-use super::drives::stopping;
-use super::names::Names;
+use crate::engine::connected::Connected;
+use crate::engine::errors::stopping;
+use crate::engine::names::Names;
 use crate::http::{Answer, ControlError};
 
 /// The longest keep-alive timeout: a target closes a connection on which it received nothing for
@@ -80,7 +80,7 @@ struct Shared {
 }
 
 /// The drives of other machines that this daemon uses.
-pub(super) struct Remotes {
+pub(crate) struct Remotes {
     shard: ShardHandle,
     names: Arc<Names>,
     folder: PathBuf,
@@ -97,7 +97,7 @@ const UNREACHED_FOR: Duration = Duration::from_secs(10);
 
 /// Whether a drive can be reached.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Reach {
+pub(crate) struct Reach {
     /// It has been out of reach for longer than its loss timeout.
     pub is_lost: bool,
     /// It was lost at some time since it was opened.
@@ -112,13 +112,13 @@ struct Claim {
 }
 
 /// A namespace that was found and claimed, ready to be opened as a drive.
-pub(super) struct Remote {
+pub(crate) struct Remote {
     known: Known,
     claim: Arc<Claim>,
 }
 
 /// The namespace on one shard, with its own connections.
-pub(super) struct Attached {
+pub(crate) struct Attached {
     env: ShardEnv,
     namespace: Namespace<ShardEnv>,
     claim: Arc<Claim>,

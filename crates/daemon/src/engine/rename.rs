@@ -14,13 +14,13 @@ use std::sync::{Arc, PoisonError};
 use api::{Changed, ErrorCode, Rename, Volume, VolumeName};
 use format::ExportKind;
 
-use super::devices::{self, DeviceEnd};
-use super::exports::RunningExport;
-use super::{Engine, Group, view};
+use crate::engine::devices::{self, DeviceEnd};
+use crate::engine::running_export::RunningExport;
+use crate::engine::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
 impl Engine {
-    pub(super) async fn rename_group(&self, name: &str, request: Rename) -> Answer<Changed<api::Group>> {
+    pub(crate) async fn rename_group(&self, name: &str, request: Rename) -> Answer<Changed<api::Group>> {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
         let new = request.name.as_str();
@@ -57,7 +57,7 @@ impl Engine {
         Ok(Changed::done(steps, self.look_at_group(&renamed).await?).with_warnings(warnings))
     }
 
-    pub(super) async fn rename_volume(&self, name: &VolumeName, request: Rename) -> Answer<Changed<Volume>> {
+    pub(crate) async fn rename_volume(&self, name: &VolumeName, request: Rename) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let (group, mut record) = self.find_volume(name).await?;
         let new = VolumeName { group: name.group.clone(), volume: request.name.clone() };

@@ -10,32 +10,17 @@ use api::{Changed, MemberReplace};
 use array::{Array, DriveId, JoinError, MemberIndex, MemberStatus};
 use format::MemberState;
 use runtime::ShardEnv;
-use serde::{Deserialize, Serialize};
 
-use super::change::new_uuid;
-use super::drives::{self, Consent, Taken};
-use super::group::join_error;
-use super::memory::{Memory, Place};
-use super::{Engine, Group};
+use crate::engine::drives::{self, Consent, Taken};
+use crate::engine::errors::new_uuid;
+use crate::engine::group::join_error;
+use crate::engine::memory::{Memory, Place, Replacing};
+use crate::engine::{Engine, Group};
 use crate::http::Answer;
-
-/// A member that is copied to another drive.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Replacing {
-    /// The UUID of the group.
-    group: String,
-    slot: u32,
-    old: Option<Place>,
-    new: Place,
-    /// This process has started the copy.
-    #[serde(skip)]
-    begun: bool,
-}
 
 /// All copies of members.
 #[derive(Debug, Default)]
-pub(super) struct Replacements(Mutex<Vec<Replacing>>);
+pub(crate) struct Replacements(Mutex<Vec<Replacing>>);
 
 impl Replacements {
     /// The copies that a previous daemon with this state directory had not finished.
@@ -68,7 +53,7 @@ enum New {
 }
 
 impl Engine {
-    pub(super) async fn replace_member(
+    pub(crate) async fn replace_member(
         &self,
         name: &str,
         slot: u32,
@@ -132,7 +117,7 @@ impl Engine {
 
     /// Puts a drive in the place of a member. If the member is lost, its old drive is closed. If it
     /// works, it is copied first.
-    pub(super) async fn put_in_place(group: &Group, member: &MemberStatus, taken: Taken) -> Answer<DriveId> {
+    pub(crate) async fn put_in_place(group: &Group, member: &MemberStatus, taken: Taken) -> Answer<DriveId> {
         let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
         let (index, was_lost) = (member.member, member.state != MemberState::InSync);
         let replace = move |array: Array<ShardEnv>| async move {
@@ -159,7 +144,7 @@ impl Engine {
 
     /// Checks the progress of the copies: closes drives that were replaced, and restarts copies
     /// that a restart of the daemon ended.
-    pub(super) async fn look_after_replacements(&self) {
+    pub(crate) async fn look_after_replacements(&self) {
         let all = self.replacements.lock().clone();
         for replacing in all {
             let Some(group) = self.all().into_iter().find(|group| group.uuid.to_string() == replacing.group) else {
@@ -181,8 +166,9 @@ impl Engine {
         let status = group.status().await?;
         let id = |place: &Place| {
             let drives = group.drives();
-            let is_it =
-                |drive: &Option<super::GroupDrive>| drive.as_ref().is_some_and(|drive| drive.place().is_same(place));
+            let is_it = |drive: &Option<crate::engine::GroupDrive>| {
+                drive.as_ref().is_some_and(|drive| drive.place().is_same(place))
+            };
             drives.iter().position(is_it).map(|index| DriveId(index as u16))
         };
         let (Some(new), Some(member)) = (id(&replacing.new), status.members.get(replacing.slot as usize)) else {

@@ -9,13 +9,13 @@ use export::{Keep, SharedNamespace};
 use format::{HeldRecord, RegistrantRecord, ReservationRecord};
 use nvme::target::{Held, HostId, ReservationType, Reservations};
 
-use super::Group;
+use crate::engine::Group;
 use crate::http::Answer;
 
 impl Group {
     /// The state that all namespaces of a volume share. It exists as long as the group runs, or
     /// until the volume is deleted.
-    pub(super) async fn shared_namespace(self: &Arc<Self>, volume: u64) -> Answer<Arc<SharedNamespace>> {
+    pub(crate) async fn shared_namespace(self: &Arc<Self>, volume: u64) -> Answer<Arc<SharedNamespace>> {
         let known = |group: &Group| group.namespaces().get(&volume).cloned();
         if let Some(known) = known(self) {
             return Ok(known);
@@ -48,7 +48,7 @@ impl Group {
     }
 
     /// The registrations and the reservation of a volume; `None` without registrants.
-    pub(super) fn reservation(&self, volume: u64) -> Option<Reservation> {
+    pub(crate) fn reservation(&self, volume: u64) -> Option<Reservation> {
         let shared = self.namespaces().get(&volume).cloned()?;
         let reservations = shared.reservations();
         let held = reservations.held();
@@ -65,7 +65,7 @@ impl Group {
     }
 
     /// Drops the shared state of the namespaces of a deleted volume.
-    pub(super) fn forget_namespace(&self, volume: u64) {
+    pub(crate) fn forget_namespace(&self, volume: u64) {
         self.namespaces().remove(&volume);
     }
 
@@ -94,7 +94,7 @@ fn host(digits: &str) -> Option<HostId> {
     u128::from_str_radix(digits, 16).ok().map(u128::to_be_bytes)
 }
 
-pub(super) fn recorded(volume: u64, saved: &Reservations) -> ReservationRecord {
+pub(crate) fn recorded(volume: u64, saved: &Reservations) -> ReservationRecord {
     let registrants = saved.registrants().iter();
     ReservationRecord {
         volume,
@@ -104,7 +104,7 @@ pub(super) fn recorded(volume: u64, saved: &Reservations) -> ReservationRecord {
     }
 }
 
-pub(super) fn restored(record: &ReservationRecord) -> Option<Reservations> {
+pub(crate) fn restored(record: &ReservationRecord) -> Option<Reservations> {
     let registrants = record.registrants.iter().map(|registrant| Some((host(&registrant.host)?, registrant.key)));
     let held = match &record.held {
         None => None,

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use format::ExportKind;
 
-use super::Engine;
-use super::exports::RunningExport;
-use super::names::LOOK_UP_WITHIN;
+use crate::engine::Engine;
+use crate::engine::names::LOOK_UP_WITHIN;
+use crate::engine::running_export::RunningExport;
 
 /// The time between attempts.
 const EVERY: Duration = Duration::from_secs(5);

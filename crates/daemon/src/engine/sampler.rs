@@ -6,17 +6,16 @@ use std::time::{Duration, Instant};
 
 use api::Load;
 use export::Counters;
-
 use runtime::ShardHandle;
 
-use super::view;
+use crate::engine::view;
 
 /// How often the counters are sampled.
-pub(super) const PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 
 /// The last two samples of each group, and of the CPU time of the shards.
 #[derive(Default)]
-pub(super) struct Sampler {
+pub(crate) struct Sampler {
     groups: Mutex<BTreeMap<String, Samples>>,
     shards: Mutex<BTreeMap<usize, (Instant, Duration, f64)>>,
 }
@@ -79,7 +78,7 @@ impl Sampler {
 }
 
 /// The CPU time of each shard's thread (proc_pid_schedstat: nanoseconds).
-pub(super) fn thread_times() -> Vec<(usize, Duration)> {
+pub(crate) fn thread_times() -> Vec<(usize, Duration)> {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     let time = |task: std::fs::DirEntry| {
         let name = std::fs::read_to_string(task.path().join("comm")).ok()?;

@@ -8,13 +8,13 @@ use api::{GroupScan, ScannedDrive, ScannedGroup, ScannedState};
 use array::{Assembly, judge};
 use format::{MemberState, Superblock, SuperblockError, Uuid};
 
-use super::drives::{self, Consent, GLANCE_WITHIN, silent};
-use super::unassigned::{Glance, glance};
-use super::{Engine, find, identity, view};
+use crate::engine::drives::{self, Consent, GLANCE_WITHIN, silent};
+use crate::engine::unassigned::{Glance, glance};
+use crate::engine::{Engine, find, identity, view};
 use crate::http::Answer;
 
 /// The contents of a drive.
-pub(super) enum Seen {
+pub(crate) enum Seen {
     /// A superblock of a group.
     Member { superblock: Box<Superblock>, size_bytes: u64 },
     /// Other content, or the drive could not be read.
@@ -30,7 +30,7 @@ struct Candidate {
 
 impl Engine {
     /// Lists the groups on the named drives, or on all drives.
-    pub(super) async fn scan_drives(&self, request: GroupScan) -> Answer<api::Scanned> {
+    pub(crate) async fn scan_drives(&self, request: GroupScan) -> Answer<api::Scanned> {
         if request.drives.is_empty() {
             return Ok(self.scan_all().await);
         }
@@ -38,7 +38,7 @@ impl Engine {
     }
 
     /// Looks at all block devices of this machine, and at the known places of drives of groups.
-    pub(super) async fn scan_all(&self) -> api::Scanned {
+    pub(crate) async fn scan_all(&self) -> api::Scanned {
         // The daemon never reads its own volumes: it would wait for its own answer.
         let others = identity::present().into_iter().filter(|present| !self.serves_itself(present.device));
         let mut texts: Vec<String> = others.map(|present| present.path).collect();
@@ -81,7 +81,7 @@ impl Engine {
     }
 
     /// Reads a drive without claiming it.
-    pub(super) async fn see(&self, text: &str) -> Seen {
+    pub(crate) async fn see(&self, text: &str) -> Seen {
         let name = match drives::name_of(text) {
             Ok(name) => name,
             Err(error) => return Seen::Other(error.message),

@@ -14,9 +14,9 @@ use api::{LastScrub, ScrubSchedule};
 use array::{GroupStatus, JobKind, JobState, JobStatus};
 use format::{Catalogue, MemberState, ScrubRecord, SettingsRecord, Uuid};
 
-use super::group::Group;
-use super::maintenance;
-use super::view::Moment;
+use crate::engine::group::Group;
+use crate::engine::maintenance;
+use crate::engine::view::Moment;
 
 /// How far a clock may be set back before a recorded time counts as wrong.
 const CLOCK_SLACK_S: u64 = 24 * 3600;
@@ -25,7 +25,7 @@ const CLOCK_SLACK_S: u64 = 24 * 3600;
 const SPREAD: u64 = 10;
 
 /// When the next scrub of a group is due, in seconds since 1970. In the past if it is overdue.
-pub(super) fn due_unix_s(
+pub(crate) fn due_unix_s(
     status: &GroupStatus,
     settings: &SettingsRecord,
     scrub: &ScrubRecord,
@@ -46,12 +46,12 @@ fn early_s(array: &Uuid, every: u64) -> u64 {
     u64::from(u32::from_le_bytes([a, b, c, d])) % (every / SPREAD).max(1)
 }
 
-pub(super) fn is_open(job: &JobStatus) -> bool {
+pub(crate) fn is_open(job: &JobStatus) -> bool {
     job.ended.is_none()
 }
 
 /// The rebuild or resync that a scrub has to wait for, in words.
-pub(super) fn more_urgent(status: &GroupStatus) -> Option<String> {
+pub(crate) fn more_urgent(status: &GroupStatus) -> Option<String> {
     status.jobs.iter().filter(|job| is_open(job)).find_map(|job| match job.kind {
         JobKind::Rebuild(member) => Some(format!("slot {} is being rebuilt", member.0)),
         JobKind::Replace(member) => Some(format!("slot {} is being copied to another drive", member.0)),
@@ -61,7 +61,7 @@ pub(super) fn more_urgent(status: &GroupStatus) -> Option<String> {
 }
 
 /// The reason why no scrub can start, in words.
-pub(super) fn obstacle(status: &GroupStatus) -> Option<String> {
+pub(crate) fn obstacle(status: &GroupStatus) -> Option<String> {
     let lost = status.members.iter().find(|member| member.state != MemberState::InSync);
     let lost = lost.map(|member| match member.state {
         MemberState::Rebuilding => format!("slot {} is being rebuilt", member.member.0),
@@ -71,7 +71,7 @@ pub(super) fn obstacle(status: &GroupStatus) -> Option<String> {
 }
 
 /// The last and next scrub of a group, as the API shows them.
-pub(super) fn shown(group: &Group, status: &GroupStatus, catalogue: &Catalogue, moment: &Moment) -> ScrubSchedule {
+pub(crate) fn shown(group: &Group, status: &GroupStatus, catalogue: &Catalogue, moment: &Moment) -> ScrubSchedule {
     let scrub = status.jobs.iter().rfind(|job| job.kind == JobKind::Scrub);
     let open = scrub.filter(|job| is_open(job));
     let mut record = catalogue.scrub.clone();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use api::{ErrorCode, Scrub, ScrubAction, ScrubRequest};
 use array::{JobKind, ScrubMode};
 
-use super::group::Group;
-use super::{Engine, schedule};
+use crate::engine::group::Group;
+use crate::engine::{Engine, schedule};
 use crate::http::{Answer, ControlError};
 
 /// How long to wait for the end of a scrub that was stopped.
@@ -17,7 +17,7 @@ const STOP_LOOK: Duration = Duration::from_millis(10);
 
 impl Engine {
     /// Executes a scrub request. Its effect is recorded on the members when this returns.
-    pub(super) async fn change_scrub(&self, group: &Group, request: ScrubRequest) -> Answer<Scrub> {
+    pub(crate) async fn change_scrub(&self, group: &Group, request: ScrubRequest) -> Answer<Scrub> {
         match request.action {
             ScrubAction::Status => {}
             ScrubAction::Start => self.start_scrub(group, request.repair).await?,

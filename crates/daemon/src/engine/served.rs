@@ -5,12 +5,12 @@ use drive::{Block, BlockError, Buf, BufMut, Extent, View, WriteZeroes};
 use runtime::ShardEnv;
 use volume::Direct;
 
-use super::connected::Connected;
-use super::raw::Raw;
+use crate::engine::connected::Connected;
+use crate::engine::raw::Raw;
 
 /// A block device on one shard. A handle.
 #[derive(Clone)]
-pub(super) enum Served {
+pub(crate) enum Served {
     Volume(Direct<ShardEnv>),
     Import(md::Array<ShardEnv>),
     Drive(Raw),

@@ -7,18 +7,18 @@ use array::{GroupStatus, Settings};
 use format::SettingsRecord;
 
 /// The settings for the engine.
-pub(super) fn of_engine(record: &SettingsRecord) -> Settings {
+pub(crate) fn of_engine(record: &SettingsRecord) -> Settings {
     Settings { client_p99: record.client_p99_us.map(|us| us.saturating_mul(1000)), retire_slow: record.retire_slow }
 }
 
 /// The settings for the API.
-pub(super) fn shown(record: &SettingsRecord) -> GroupSettings {
+pub(crate) fn shown(record: &SettingsRecord) -> GroupSettings {
     let SettingsRecord { client_p99_us, retire_slow, scrub_every_s } = *record;
     GroupSettings { client_p99_us, retire_slow, scrub_every_s }
 }
 
 /// The settings after a request.
-pub(super) fn updated(record: &SettingsRecord, update: &GroupUpdate) -> SettingsRecord {
+pub(crate) fn updated(record: &SettingsRecord, update: &GroupUpdate) -> SettingsRecord {
     // 0 means off.
     let chosen = |asked: Option<u64>, before| asked.map_or(before, |value| Some(value).filter(|&value| value > 0));
     SettingsRecord {
@@ -29,7 +29,7 @@ pub(super) fn updated(record: &SettingsRecord, update: &GroupUpdate) -> Settings
 }
 
 /// The changes of a request, one sentence each; empty if nothing changes.
-pub(super) fn steps(before: &SettingsRecord, after: &SettingsRecord) -> Vec<String> {
+pub(crate) fn steps(before: &SettingsRecord, after: &SettingsRecord) -> Vec<String> {
     let mut steps = Vec::new();
     if before.client_p99_us != after.client_p99_us {
         steps.push(match after.client_p99_us {
@@ -54,7 +54,7 @@ pub(super) fn steps(before: &SettingsRecord, after: &SettingsRecord) -> Vec<Stri
 }
 
 /// Warnings about the chosen settings.
-pub(super) fn warnings(record: &SettingsRecord, status: &GroupStatus) -> Vec<String> {
+pub(crate) fn warnings(record: &SettingsRecord, status: &GroupStatus) -> Vec<String> {
     let mut warnings = Vec::new();
     if record.retire_slow && status.spares.is_empty() {
         warnings.push("there is no spare: a slow member can only be reported until there is one".to_owned());

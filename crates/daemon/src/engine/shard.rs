@@ -14,15 +14,15 @@ use export::{Catalog, ExportState, Listed, Refusal};
 use runtime::{Closer, Drive, Mailbox, MailboxSender, OpenDrive, ShardEnv};
 use volume::Direct;
 
-use super::connected::Connected;
-use super::raw::Raw;
-use super::served::Served;
+use crate::engine::connected::Connected;
+use crate::engine::raw::Raw;
+use crate::engine::served::Served;
 
 /// Identifies a group or import within this process. Never reused.
-pub(super) type GroupKey = u64;
+pub(crate) type GroupKey = u64;
 
 /// A message between the shards of a group.
-pub(super) type Mail = (GroupKey, Message);
+pub(crate) type Mail = (GroupKey, Message);
 
 #[derive(Default)]
 struct Objects {
@@ -39,7 +39,7 @@ thread_local! {
 }
 
 /// Delivers the messages for this shard to its groups, until all senders are gone.
-pub(super) fn start_post(env: &ShardEnv, mut mailbox: Mailbox<Mail>) {
+pub(crate) fn start_post(env: &ShardEnv, mut mailbox: Mailbox<Mail>) {
     env.spawn(async move {
         let mut batch = Vec::new();
         while mailbox.recv_batch(&mut batch).await {
@@ -54,7 +54,7 @@ pub(super) fn start_post(env: &ShardEnv, mut mailbox: Mailbox<Mail>) {
 }
 
 /// Sends messages from one shard of a group to the others.
-pub(super) struct Post {
+pub(crate) struct Post {
     pub key: GroupKey,
     pub senders: Vec<MailboxSender<Mail>>,
 }
@@ -72,16 +72,16 @@ impl Post {
     }
 }
 
-pub(super) fn add_group(key: GroupKey, array: Array<ShardEnv>) {
+pub(crate) fn add_group(key: GroupKey, array: Array<ShardEnv>) {
     OBJECTS.with_borrow_mut(|objects| objects.groups.insert(key, array));
 }
 
-pub(super) fn group(key: GroupKey) -> Option<Array<ShardEnv>> {
+pub(crate) fn group(key: GroupKey) -> Option<Array<ShardEnv>> {
     OBJECTS.with_borrow(|objects| objects.groups.get(&key).cloned())
 }
 
 /// Removes a group and its volumes. Requests in flight keep the objects that they need.
-pub(super) fn remove_group(key: GroupKey) {
+pub(crate) fn remove_group(key: GroupKey) {
     let gone = OBJECTS.with_borrow_mut(|objects| {
         let volumes: Vec<_> = objects.volumes.extract_if(.., |(group, _), _| *group == key).collect();
         (objects.groups.remove(&key), volumes)
@@ -90,13 +90,13 @@ pub(super) fn remove_group(key: GroupKey) {
     drop(gone);
 }
 
-pub(super) fn install_drive(key: GroupKey, id: DriveId, drive: &OpenDrive) {
+pub(crate) fn install_drive(key: GroupKey, id: DriveId, drive: &OpenDrive) {
     if let Some(array) = group(key) {
         array.install(id, ShardEnv::current().attach(drive));
     }
 }
 
-pub(super) fn uninstall_drive(key: GroupKey, id: DriveId) {
+pub(crate) fn uninstall_drive(key: GroupKey, id: DriveId) {
     if let Some(array) = group(key) {
         array.uninstall(id);
     }
@@ -104,7 +104,7 @@ pub(super) fn uninstall_drive(key: GroupKey, id: DriveId) {
 
 /// Adds a volume, or changes its size and extents. When this returns, no request uses the old
 /// extents any more.
-pub(super) async fn set_volume(key: GroupKey, record: format::VolumeRecord) {
+pub(crate) async fn set_volume(key: GroupKey, record: format::VolumeRecord) {
     let Some(array) = group(key) else { return };
     let known = OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, record.id)).cloned());
     match known {
@@ -117,7 +117,7 @@ pub(super) async fn set_volume(key: GroupKey, record: format::VolumeRecord) {
 }
 
 /// Removes a volume. When this returns, no request uses its extents any more.
-pub(super) async fn remove_volume(key: GroupKey, id: u64) {
+pub(crate) async fn remove_volume(key: GroupKey, id: u64) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.volumes.remove(&(key, id)));
     if let Some(volume) = gone {
         volume.close().await;
@@ -125,7 +125,7 @@ pub(super) async fn remove_volume(key: GroupKey, id: u64) {
 }
 
 /// A volume of a group or import on the calling shard.
-pub(super) fn served(key: GroupKey, id: u64) -> Option<Served> {
+pub(crate) fn served(key: GroupKey, id: u64) -> Option<Served> {
     OBJECTS.with_borrow(|objects| {
         let volume = objects.volumes.get(&(key, id)).cloned().map(Served::Volume);
         volume.or_else(|| objects.imports.get(&key).cloned())
@@ -133,69 +133,69 @@ pub(super) fn served(key: GroupKey, id: u64) -> Option<Served> {
 }
 
 /// `import`: an array or a namespace.
-pub(super) fn add_import(key: GroupKey, import: Served) {
+pub(crate) fn add_import(key: GroupKey, import: Served) {
     OBJECTS.with_borrow_mut(|objects| objects.imports.insert(key, import));
 }
 
 /// An imported namespace on the calling shard.
-pub(super) fn namespace(key: GroupKey) -> Option<Connected> {
+pub(crate) fn namespace(key: GroupKey) -> Option<Connected> {
     match OBJECTS.with_borrow(|objects| objects.imports.get(&key).cloned()) {
         Some(Served::Namespace(namespace)) => Some(namespace),
         _ => None,
     }
 }
 
-pub(super) fn remove_import(key: GroupKey) {
+pub(crate) fn remove_import(key: GroupKey) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.imports.remove(&key));
     // Dropped outside the borrow, like the drives of a group.
     drop(gone);
 }
 
 /// Disconnects an imported namespace: unanswered requests fail.
-pub(super) fn disconnect(key: GroupKey) {
+pub(crate) fn disconnect(key: GroupKey) {
     if let Some(connected) = namespace(key) {
         ShardEnv::current().spawn(async move { connected.close().await });
     }
 }
 
 /// `order` orders changes across all shards.
-pub(super) fn add_shared_drive(nsid: u32, drive: Drive, order: Arc<Order>) {
+pub(crate) fn add_shared_drive(nsid: u32, drive: Drive, order: Arc<Order>) {
     let before = OBJECTS.with_borrow_mut(|objects| objects.shared.insert(nsid, Raw { drive, order }));
     drop(before);
 }
 
-pub(super) fn remove_shared_drive(nsid: u32) {
+pub(crate) fn remove_shared_drive(nsid: u32) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.shared.remove(&nsid));
     // Dropped outside the borrow, like the drives of a group.
     drop(gone);
 }
 
 /// A shared drive on the calling shard.
-pub(super) fn shared_drive(nsid: u32) -> Option<Served> {
+pub(crate) fn shared_drive(nsid: u32) -> Option<Served> {
     OBJECTS.with_borrow(|objects| objects.shared.get(&nsid).cloned()).map(Served::Drive)
 }
 
-pub(super) fn add_listener(address: String, closer: Closer) {
+pub(crate) fn add_listener(address: String, closer: Closer) {
     OBJECTS.with_borrow_mut(|objects| objects.listeners.entry(address).or_default().push(closer));
 }
 
-pub(super) fn close_listener(address: &str) {
+pub(crate) fn close_listener(address: &str) {
     let closers = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
     closers.into_iter().flatten().for_each(|closer| closer.close());
 }
 
 /// Stops accepting here. The socket keeps listening for another process.
-pub(super) fn let_go_listener(address: &str) {
+pub(crate) fn let_go_listener(address: &str) {
     let closers = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
     closers.into_iter().flatten().for_each(|closer| closer.let_go());
 }
 
 /// The exports at one address, by name.
 #[derive(Clone, Default)]
-pub(super) struct Offers(Arc<Mutex<BTreeMap<String, Offer>>>);
+pub(crate) struct Offers(Arc<Mutex<BTreeMap<String, Offer>>>);
 
 #[derive(Clone)]
-pub(super) struct Offer {
+pub(crate) struct Offer {
     pub key: GroupKey,
     pub volume: u64,
     pub state: Arc<ExportState>,

@@ -20,16 +20,16 @@ use nvme::target::{Happening, NAMESPACES_MAX, Reservations, Subsystem};
 use runtime::{OpenDrive, ShardEnv};
 use serde::{Deserialize, Serialize};
 
-use super::change::new_uuid;
-use super::drives::{self, Consent, Taken, stopping};
-use super::hosts::{Offered, hosts_after, hosts_of};
-use super::identity::Present;
-use super::keyring::Keys;
-use super::memory::{Place, Remembered, read, replace};
-use super::names::LOOK_UP_WITHIN;
-use super::namespaces::nqn_of;
-use super::reservations::{recorded, restored};
-use super::{Engine, exports, find, host_keys, host_tls_keys, shard, view};
+use crate::engine::drives::{self, Consent, Taken};
+use crate::engine::errors::{new_uuid, stopping};
+use crate::engine::hosts::{Offered, hosts_after, hosts_of};
+use crate::engine::identity::Present;
+use crate::engine::keyring::Keys;
+use crate::engine::memory::{Place, Remembered, read, replace};
+use crate::engine::names::LOOK_UP_WITHIN;
+use crate::engine::namespaces::nqn_of;
+use crate::engine::reservations::{recorded, restored};
+use crate::engine::{Engine, exports, find, host_keys, host_tls_keys, shard, view};
 use crate::http::{Answer, ControlError};
 
 /// The record of a shared drive.
@@ -83,7 +83,7 @@ struct Running {
 }
 
 /// The shared drives of this daemon, by number.
-pub(super) struct Shares {
+pub(crate) struct Shares {
     file: PathBuf,
     all: Mutex<State>,
     /// The table that connections look up.
@@ -253,7 +253,7 @@ fn shown(uuid: &Uuid, running: &Running, keys: &Keys) -> Share {
 }
 
 /// A shared drive, and the activity of its hosts.
-pub(super) struct Used {
+pub(crate) struct Used {
     pub id: String,
     pub drive: String,
     /// The hosts that may use it; `None` for any host.
@@ -273,12 +273,12 @@ fn reachable(address: &str) -> String {
 }
 
 impl Engine {
-    pub(super) fn look_at_shares(&self) -> Vec<Share> {
+    pub(crate) fn look_at_shares(&self) -> Vec<Share> {
         let all = self.shares.all();
         all.uuid.iter().flat_map(|uuid| all.running.values().map(|running| shown(uuid, running, &all.keys))).collect()
     }
 
-    pub(super) async fn share_drives(&self, request: ShareCreate) -> Answer<Changed<ShareList>> {
+    pub(crate) async fn share_drives(&self, request: ShareCreate) -> Answer<Changed<ShareList>> {
         let address = request.address.clone().unwrap_or_else(|| NvmeTcpCreate::ADDRESS_DEFAULT.to_owned());
         self.names.look_up_export(&address, LOOK_UP_WITHIN).await?;
         self.opener.remotes.try_all(&request.drives).await?;
@@ -339,7 +339,7 @@ impl Engine {
         Ok(Changed::done(steps, ShareList { shares }).with_warnings(warnings))
     }
 
-    pub(super) async fn unshare_drive(&self, id: &str) -> Answer<Changed<Share>> {
+    pub(crate) async fn unshare_drive(&self, id: &str) -> Answer<Changed<Share>> {
         let _one = self.changes.lock().await;
         let known = self.look_at_shares().into_iter().find(|share| share.id == id);
         let known = known.ok_or_else(|| not_shared(id))?;
@@ -354,7 +354,7 @@ impl Engine {
     }
 
     /// Allows a host to use a shared drive, or revokes that.
-    pub(super) async fn set_share_host(&self, id: &str, host: &str, allow: bool) -> Answer<Changed<Share>> {
+    pub(crate) async fn set_share_host(&self, id: &str, host: &str, allow: bool) -> Answer<Changed<Share>> {
         let _one = self.changes.lock().await;
         let (nsid, hosts, address) = self.shares.hosts(id)?;
         let (names, step) = hosts_after(Offered::Share(id), &hosts, host, allow)?;
@@ -462,7 +462,7 @@ impl Engine {
     }
 
     /// Shares the drives again that were shared when the daemon ended, if they are present.
-    pub(super) async fn start_remembered_shares(&self) -> std::io::Result<()> {
+    pub(crate) async fn start_remembered_shares(&self) -> std::io::Result<()> {
         let Some(Document { uuid, shares, secrets, tls_keys }) = self.shares.load()? else { return Ok(()) };
         let uuid: Uuid = uuid.parse().map_err(|_| std::io::Error::other("shares.json: its uuid is none"))?;
         // Load the keys before any drive is served.
@@ -485,7 +485,7 @@ impl Engine {
     }
 
     /// Serves a drive, or records why that failed. If its address does not exist yet, it is tried
-    /// again ([`super::retry`]).
+    /// again ([`crate::engine::retry`]).
     async fn serve_share(&self, uuid: &Uuid, nsid: u32) {
         let offered = self.offer_share(uuid, nsid).await;
         let mut all = self.shares.all();
@@ -496,7 +496,7 @@ impl Engine {
     }
 
     /// Tries again to offer drives that are present and not offered.
-    pub(super) async fn retry_shares(&self) {
+    pub(crate) async fn retry_shares(&self) {
         let due: Vec<(u32, String)> = {
             let all = self.shares.all();
             let is_due = |running: &&Running| running.open.is_some() && running.failure.is_some();
@@ -524,7 +524,7 @@ impl Engine {
         }
     }
 
-    pub(super) async fn stop_shares(&self) {
+    pub(crate) async fn stop_shares(&self) {
         let (uuid, all) = {
             let all = self.shares.all();
             (all.uuid, all.running.keys().copied().collect::<Vec<u32>>())
@@ -538,7 +538,7 @@ impl Engine {
     }
 
     /// Handles a pulled drive: hosts are told that it is gone.
-    pub(super) async fn shared_went(&self, device: (u32, u32)) {
+    pub(crate) async fn shared_went(&self, device: (u32, u32)) {
         let _one = self.changes.lock().await;
         let found = {
             let mut all = self.shares.all();
@@ -557,9 +557,9 @@ impl Engine {
     }
 
     /// Handles a new drive: serves it if it is to be shared.
-    pub(super) async fn shared_came(&self, present: &Present) -> Answer<bool> {
+    pub(crate) async fn shared_came(&self, present: &Present) -> Answer<bool> {
         let _one = self.changes.lock().await;
-        let identity = super::identity::of_path(&present.path);
+        let identity = crate::engine::identity::of_path(&present.path);
         let found = {
             let all = self.shares.all();
             let uuid = all.uuid;
@@ -582,7 +582,7 @@ impl Engine {
     }
 
     /// The shared drives, as drives of the API.
-    pub(super) fn shared_drives(&self) -> Vec<api::Drive> {
+    pub(crate) fn shared_drives(&self) -> Vec<api::Drive> {
         let all = self.shares.all();
         let shown = |running: &Running| {
             let note = Some(format!("offered to other machines as {}", id_of(running.record.nsid)));
@@ -592,7 +592,7 @@ impl Engine {
     }
 
     /// Whether this device is shared.
-    pub(super) fn is_shared(&self, device: (u32, u32)) -> bool {
+    pub(crate) fn is_shared(&self, device: (u32, u32)) -> bool {
         let all = self.shares.all();
         all.running
             .values()

@@ -4,11 +4,11 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use super::memory::{Memory, Remembered};
+use crate::engine::memory::{Memory, Remembered};
 
 /// All stopped groups.
 #[derive(Debug, Default)]
-pub(super) struct Stopped(RwLock<Vec<Remembered>>);
+pub(crate) struct Stopped(RwLock<Vec<Remembered>>);
 
 impl Stopped {
     /// The groups that a daemon with this state directory stopped.

@@ -5,7 +5,7 @@
 
 /// The change of a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
+pub(crate) enum Action {
     /// It came.
     Add,
     /// It went.
@@ -14,7 +14,7 @@ pub(super) enum Action {
 
 /// An event of a block device that came or went.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Uevent {
+pub(crate) struct Uevent {
     pub action: Action,
     /// Its name below `/dev`.
     pub name: String,

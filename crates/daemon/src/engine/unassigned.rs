@@ -12,7 +12,7 @@ use array::GroupStatus;
 use format::foreign::{self, Foreign};
 use format::{BLOCK, MemberState, Superblock, SuperblockError, newest, superblock_offsets};
 
-use super::group::Group;
+use crate::engine::group::Group;
 
 /// A drive that has returned to its group this often within [`RETURNS_WITHIN`] is left alone: a
 /// loose cable would keep its group busy for ever.
@@ -21,7 +21,7 @@ const RETURNS_WITHIN: Duration = Duration::from_secs(3600);
 
 /// The content of a drive, as far as its two ends show.
 #[derive(Debug)]
-pub(super) struct Glance {
+pub(crate) struct Glance {
     pub size_bytes: u64,
     pub superblock: Result<Superblock, SuperblockError>,
     pub foreign: Vec<Foreign>,
@@ -30,7 +30,7 @@ pub(super) struct Glance {
 }
 
 /// Reads both ends of a drive. Does not claim it: another program can mount it meanwhile.
-pub(super) fn glance(path: &str) -> io::Result<Glance> {
+pub(crate) fn glance(path: &str) -> io::Result<Glance> {
     let mut file = File::open(path)?;
     let size_bytes = file.seek(SeekFrom::End(0))?;
     let [_, tail_at] = superblock_offsets(size_bytes)
@@ -53,7 +53,7 @@ pub(super) fn glance(path: &str) -> io::Result<Glance> {
 
 /// The state of a drive that no group has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     /// It can be used: both ends are empty.
     Empty,
     /// The reason why it is not used.
@@ -62,7 +62,7 @@ pub(super) enum Found {
 
 /// An unassigned drive: it came, and no group has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Unassigned {
+pub(crate) struct Unassigned {
     pub device: (u32, u32),
     pub path: String,
     pub size_bytes: Option<u64>,
@@ -82,7 +82,7 @@ impl Unassigned {
 
 /// All unassigned drives, by device.
 #[derive(Debug, Default)]
-pub(super) struct UnassignedDrives {
+pub(crate) struct UnassignedDrives {
     there: Mutex<BTreeMap<(u32, u32), Unassigned>>,
     /// When each drive returned to its group.
     returned: Mutex<BTreeMap<String, Vec<Instant>>>,
@@ -133,7 +133,7 @@ impl UnassignedDrives {
 }
 
 /// Commands that an operator could run for a group that lacks a member and has no spare.
-pub(super) fn offers(group: &Group, status: &GroupStatus, unassigned_drives: &[Unassigned]) -> Vec<String> {
+pub(crate) fn offers(group: &Group, status: &GroupStatus, unassigned_drives: &[Unassigned]) -> Vec<String> {
     let lost = |state| matches!(state, MemberState::Faulty | MemberState::Missing);
     let Some(member) = status.members.iter().find(|member| lost(member.state)) else { return Vec::new() };
     if status.free_spares().next().is_some() || status.superblock.shape.survives() == 0 {

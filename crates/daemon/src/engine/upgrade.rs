@@ -2,15 +2,15 @@
 
 use api::{Changed, ErrorCode, Upgrade, UpgradeRequest};
 
-use super::Engine;
+use crate::engine::Engine;
 use crate::http::{Answer, ControlError};
 
 impl Engine {
     /// Plans an upgrade. Refused if it would lose data.
-    pub(super) async fn plan_upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {
+    pub(crate) async fn plan_upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {
         let _one = self.changes.lock().await;
         let in_memory =
-            |group: &super::Group| group.drives().iter().flatten().any(|drive| drive.text.starts_with("mem:"));
+            |group: &crate::engine::Group| group.drives().iter().flatten().any(|drive| drive.text.starts_with("mem:"));
         if let Some(group) = self.all().iter().find(|group| in_memory(group)) {
             return Err(ControlError::new(
                 ErrorCode::WouldLoseData,

@@ -9,16 +9,17 @@ use export::{Counters, Kind};
 use format::{Catalogue, CrashSafety as Safety, ExportKind, Level, MemberState, Superblock};
 use runtime::OpenDrive;
 
-use super::exports::RunningExport;
-use super::group::{Group, GroupDrive};
-use super::presence::Silent;
-use super::unassigned::Unassigned;
-use super::{access, devices, findings, limits, namespaces, schedule, settings};
+use crate::engine::group::Group;
+use crate::engine::group_drive::GroupDrive;
+use crate::engine::presence_state::Silent;
+use crate::engine::running_export::RunningExport;
+use crate::engine::unassigned::Unassigned;
+use crate::engine::{access, devices, findings, limits, namespaces, schedule, settings};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-pub(super) fn level(level: Level) -> api::Level {
+pub(crate) fn level(level: Level) -> api::Level {
     match level {
         Level::Raid0 => api::Level::Raid0,
         Level::Raid1 => api::Level::Raid1,
@@ -45,7 +46,7 @@ fn member_state(member: &MemberStatus, silent: &Silent) -> api::MemberState {
 }
 
 /// The crash safety of a group, with a note about the effects of a crash.
-pub(super) fn crash_safety(superblock: &Superblock) -> CrashSafety {
+pub(crate) fn crash_safety(superblock: &Superblock) -> CrashSafety {
     let shape = &superblock.shape;
     let (mode, closed, note) = match superblock.crash_safety {
         _ if shape.survives() == 0 => (SafetyMode::Off, true, "no parity: a crash leaves blocks in flight old or new"),
@@ -74,7 +75,7 @@ pub(super) fn crash_safety(superblock: &Superblock) -> CrashSafety {
 }
 
 /// Whether blocks are verified by checksums.
-pub(super) fn checksums(superblock: &Superblock) -> Checksums {
+pub(crate) fn checksums(superblock: &Superblock) -> Checksums {
     let enabled = superblock.layout.checksums.is_some();
     let note = match enabled {
         true => "on: what a drive damages is noticed and put right when it is read",
@@ -201,7 +202,7 @@ fn job(
 }
 
 /// The space of a group, and the extents that volumes have.
-pub(super) fn space(group: &Group, catalogue: &Catalogue) -> (volume::Space, Vec<format::ExtentRecord>) {
+pub(crate) fn space(group: &Group, catalogue: &Catalogue) -> (volume::Space, Vec<format::ExtentRecord>) {
     let geometry = &group.shared.geometry;
     let space = volume::Space {
         capacity_bytes: geometry.capacity(),
@@ -212,7 +213,7 @@ pub(super) fn space(group: &Group, catalogue: &Catalogue) -> (volume::Space, Vec
 
 /// The time at which a group is looked at.
 #[derive(Debug, Clone)]
-pub(super) struct Moment {
+pub(crate) struct Moment {
     /// The shards' monotonic time, in which jobs are measured.
     pub shard_ns: u64,
     /// Seconds since 1970.
@@ -232,7 +233,7 @@ fn member_errors(member: &MemberStatus) -> ErrorCounts {
     }
 }
 
-pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, moment: &Moment) -> api::Group {
+pub(crate) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, moment: &Moment) -> api::Group {
     let (shape, silent) = (status.superblock.shape, group.silent());
     let (space, used) = space(group, catalogue);
     let name = |id| group.drive(id).map(|drive| drive.name);
@@ -292,7 +293,7 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
 }
 
 /// The counters of all exports of a group together.
-pub(super) fn group_counters(group: &Group) -> Counters {
+pub(crate) fn group_counters(group: &Group) -> Counters {
     let mut sum = Counters::default();
     for export in group.exports().values() {
         sum.add(&export.state.counters());
@@ -300,7 +301,7 @@ pub(super) fn group_counters(group: &Group) -> Counters {
     sum
 }
 
-pub(super) fn io(counters: &Counters) -> IoCounters {
+pub(crate) fn io(counters: &Counters) -> IoCounters {
     let count = |kind: Kind| counters.requests[kind as usize];
     IoCounters {
         read_count: count(Kind::Read),
@@ -313,7 +314,7 @@ pub(super) fn io(counters: &Counters) -> IoCounters {
 }
 
 /// The load between two readings of the counters, `window_s` seconds apart.
-pub(super) fn load(before: &Counters, after: &Counters, window_s: f64) -> Load {
+pub(crate) fn load(before: &Counters, after: &Counters, window_s: f64) -> Load {
     let side = |kind: Kind, bytes: u64| {
         let latencies = after.latency_us.of(kind).iter().zip(before.latency_us.of(kind));
         let histogram: Vec<u64> = latencies.map(|(after, before)| after.saturating_sub(*before)).collect();
@@ -332,7 +333,7 @@ pub(super) fn load(before: &Counters, after: &Counters, window_s: f64) -> Load {
 }
 
 /// Latency percentiles since counting began.
-pub(super) fn latency_of(counters: &Counters, kind: Kind) -> Option<LatencyUs> {
+pub(crate) fn latency_of(counters: &Counters, kind: Kind) -> Option<LatencyUs> {
     latency(counters.latency_us.of(kind), bucket_end_us)
 }
 
@@ -357,7 +358,7 @@ fn latency(histogram: &[u64], bound: impl Fn(usize) -> f64) -> Option<LatencyUs>
     Some(LatencyUs { p50: percentile(50), p99: percentile(99), max: bound(last) })
 }
 
-pub(super) fn drive(group: &Group, status: &GroupStatus, id: array::DriveId, drive: &GroupDrive) -> api::Drive {
+pub(crate) fn drive(group: &Group, status: &GroupStatus, id: array::DriveId, drive: &GroupDrive) -> api::Drive {
     let member = status.members.iter().find(|member| member.drive == Some(id));
     let is_spare = status.spares.contains(&id);
     let failed = member.is_some_and(|member| member.state == MemberState::Faulty) || (member.is_none() && !is_spare);
@@ -381,7 +382,7 @@ pub(super) fn drive(group: &Group, status: &GroupStatus, id: array::DriveId, dri
 }
 
 /// A drive outside of any group, as far as it is known here.
-pub(super) fn opened(name: &str, open: &OpenDrive) -> api::Drive {
+pub(crate) fn opened(name: &str, open: &OpenDrive) -> api::Drive {
     let stats = open.stats();
     // Bucket i of a drive's histogram ends below 2^(i + 1) nanoseconds.
     let bound = |bucket: usize| (1u64 << (bucket + 1)) as f64 / 1000.0;
@@ -416,7 +417,7 @@ pub(super) fn opened(name: &str, open: &OpenDrive) -> api::Drive {
 }
 
 /// The passthrough state of a drive, if it was opened to bypass the block layer.
-pub(super) fn passthrough(open: &OpenDrive) -> Option<api::DrivePassthrough> {
+pub(crate) fn passthrough(open: &OpenDrive) -> Option<api::DrivePassthrough> {
     let (node, refusal) = (open.passthrough().map(str::to_owned), open.no_passthrough().map(str::to_owned));
     (node.is_some() || refusal.is_some()).then(|| {
         let command_count = open.stats().commands;
@@ -425,7 +426,7 @@ pub(super) fn passthrough(open: &OpenDrive) -> Option<api::DrivePassthrough> {
 }
 
 /// An unassigned drive: it came, and no group has it.
-pub(super) fn unassigned(unassigned: &Unassigned) -> api::Drive {
+pub(crate) fn unassigned(unassigned: &Unassigned) -> api::Drive {
     api::Drive {
         name: unassigned.path.clone(),
         kind: DriveKind::Block,
@@ -443,7 +444,7 @@ pub(super) fn unassigned(unassigned: &Unassigned) -> api::Drive {
     }
 }
 
-pub(super) fn volume(group: &Group, record: &format::VolumeRecord, used_bytes: u64) -> api::Volume {
+pub(crate) fn volume(group: &Group, record: &format::VolumeRecord, used_bytes: u64) -> api::Volume {
     let exports = group.exports();
     let own = || exports.values().filter(|export| export.record.volume == record.id);
     let mut counters = Counters::default();
@@ -467,11 +468,11 @@ pub(super) fn volume(group: &Group, record: &format::VolumeRecord, used_bytes: u
 }
 
 /// The identifier of an export: unique in the daemon, and the same after a restart.
-pub(super) fn export_id(group: &Group, id: u64) -> String {
+pub(crate) fn export_id(group: &Group, id: u64) -> String {
     format!("{}-{id}", group.name)
 }
 
-pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExport) -> api::Export {
+pub(crate) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExport) -> api::Export {
     let volume = catalogue.volumes.iter().find(|volume| volume.id == running.record.volume);
     let name = volume.map_or_else(String::new, |volume| format!("{}/{}", group.name, volume.name));
     let mut export = export_of(&export_id(group, running.record.id), name, running, Some(group.atomic_bytes()));
@@ -494,7 +495,7 @@ pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExpo
 
 /// The export `id` of the volume `name`, which belongs to a group or an import. Its drives write
 /// `atomic_bytes` at once.
-pub(super) fn export_of(id: &str, name: String, running: &RunningExport, atomic_bytes: Option<u32>) -> api::Export {
+pub(crate) fn export_of(id: &str, name: String, running: &RunningExport, atomic_bytes: Option<u32>) -> api::Export {
     let kind = &running.record.kind;
     let address = kind.address();
     let (protocol, uri, connection_count) = match kind {

@@ -3,8 +3,8 @@
 use api::{Changed, ErrorCode, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
 use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, VolumeKind, VolumeRecord};
 
-use super::devices::Backing;
-use super::{Engine, Group, shard, view};
+use crate::engine::devices::Backing;
+use crate::engine::{Engine, Group, shard, view};
 use crate::http::{Answer, ControlError, require_confirmation};
 
 impl Engine {
@@ -14,7 +14,7 @@ impl Engine {
         ControlError::new(ErrorCode::NoSpace, message)
     }
 
-    pub(super) async fn create_volume(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
+    pub(crate) async fn create_volume(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let group = self.find(&request.group)?;
         let catalogue = group.catalogue().await?;
@@ -52,7 +52,7 @@ impl Engine {
         Ok(Changed::done(steps, self.look_at_volume(&group, &record).await?))
     }
 
-    pub(super) async fn resize_volume(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
+    pub(crate) async fn resize_volume(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
         let catalogue = group.catalogue().await?;
@@ -140,7 +140,7 @@ impl Engine {
         self.devices.resize(&backing, device, &name.to_string()).await
     }
 
-    pub(super) async fn delete_volume(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {
+    pub(crate) async fn delete_volume(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
         let exports: Vec<String> = self.look_at_volume(&group, &record).await?.exports;

@@ -4,13 +4,14 @@ use api::{Changed, DriveWipe, ErrorCode, WipedDrive};
 use array::erase;
 use runtime::{OpenDrive, ShardEnv};
 
-use super::drives::{self, Consent, stopping};
-use super::{Engine, lost};
+use crate::engine::drives::{self, Consent};
+use crate::engine::errors::stopping;
+use crate::engine::{Engine, lost};
 use crate::http::{Answer, ControlError};
 
 impl Engine {
     /// Erases the superblocks of a drive that is not in use.
-    pub(super) async fn wipe_drive(&self, text: &str, request: DriveWipe) -> Answer<Changed<WipedDrive>> {
+    pub(crate) async fn wipe_drive(&self, text: &str, request: DriveWipe) -> Answer<Changed<WipedDrive>> {
         self.opener.remotes.try_all(&[text.to_owned()]).await?;
         let _one = self.changes.lock().await;
         let taken = drives::open(&self.opener, text, Consent::none(request.dry_run)).await?;
@@ -30,7 +31,7 @@ impl Engine {
     }
 
     /// Erases the superblocks of a drive.
-    pub(super) async fn erase(&self, open: OpenDrive) -> Answer<()> {
+    pub(crate) async fn erase(&self, open: OpenDrive) -> Answer<()> {
         let name = open.info().name.clone();
         let erasing = self.shards[0].call(move || async move { erase(&ShardEnv::current().attach(&open)).await });
         let erased = erasing.await.map_err(|_| stopping())?;

@@ -1,0 +1,20 @@
+//! Drives of other machines that a group has lost and looks for.
+
+use std::time::Instant;
+
+use crate::engine::memory::Place;
+
+/// A drive of a group that could not be reached when the group looked for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Away {
+    pub place: Place,
+    pub(crate) not_before: Instant,
+    /// The last reason that was logged.
+    pub(crate) told: String,
+}
+
+impl Away {
+    pub fn new(place: Place) -> Away {
+        Away { place, not_before: Instant::now(), told: String::new() }
+    }
+}
