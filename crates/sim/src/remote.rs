@@ -109,7 +109,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// The daemon's (`daemon/src/engine/remote.rs`).
+    /// The daemon's (`daemon/src/engine/drives/remote.rs`).
     pub const USUAL: Patience = Patience {
         keep_alive: KEEP_ALIVE,
         loss: Duration::from_secs(15),

@@ -16,11 +16,12 @@ use async_trait::async_trait;
 use format::{Catalogue, CrashSafety, SettingsRecord, Shape};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
 
-use crate::engine::devices::DeviceEnd;
-use crate::engine::drives::{self, Consent, Taken};
+use crate::engine::drives::{Consent, Taken};
 use crate::engine::errors::{new_uuid, stopping};
-use crate::engine::group::join_error;
-use crate::engine::{Engine, lost, offer, settings, view};
+use crate::engine::exports::devices::DeviceEnd;
+use crate::engine::exports::offer;
+use crate::engine::group::{join_error, lost};
+use crate::engine::{Engine, drives, settings, view};
 use crate::http::{Answer, Control, ControlError};
 
 fn create_error(error: &CreateError) -> ControlError {
@@ -289,7 +290,8 @@ impl Control for Engine {
         let group = self.find(name)?;
         offer::refuse_used_devices(group.exports().values())?;
         refuse_clients(&group, "delete the exports first")?;
-        let opens: Vec<crate::engine::group_drive::GroupDrive> = group.drives().iter().flatten().cloned().collect();
+        let opens: Vec<crate::engine::group::group_drive::GroupDrive> =
+            group.drives().iter().flatten().cloned().collect();
         let steps = lost::destroyed(&group, &group.catalogue().await?);
         if dry_run {
             return Ok(Changed::planned(steps));

@@ -9,12 +9,13 @@ use export::{Counters, Kind};
 use format::{Catalogue, CrashSafety as Safety, ExportKind, Level, MemberState, Superblock};
 use runtime::OpenDrive;
 
-use crate::engine::group::Group;
-use crate::engine::group_drive::GroupDrive;
-use crate::engine::presence_state::Silent;
-use crate::engine::running_export::RunningExport;
-use crate::engine::unassigned::Unassigned;
-use crate::engine::{access, devices, findings, limits, namespaces, schedule, settings};
+use crate::engine::drives::unassigned::Unassigned;
+use crate::engine::exports::running_export::RunningExport;
+use crate::engine::exports::{access, devices, limits, namespaces};
+use crate::engine::group::group_drive::GroupDrive;
+use crate::engine::group::presence_state::Silent;
+use crate::engine::group::{Group, findings, schedule};
+use crate::engine::settings;
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;

@@ -1,5 +1,5 @@
 //! Members on shelves: how they leave a group and come back. The rules are those of the daemon
-//! (`engine/away.rs`).
+//! (`engine/drives/away.rs`).
 
 use std::time::Duration;
 

@@ -1,0 +1,555 @@
+//! A running group: its drives, and its objects on every shard.
+
+pub(crate) mod assembly;
+pub(crate) mod disconnected;
+pub(crate) mod event_log;
+pub(crate) mod findings;
+pub(crate) mod group_drive;
+pub(crate) mod lost;
+pub(crate) mod maintenance;
+pub(crate) mod maintenance_state;
+pub(crate) mod not_started;
+pub(crate) mod owners;
+pub(crate) mod presence;
+pub(crate) mod presence_state;
+pub(crate) mod rename;
+pub(crate) mod replace;
+pub(crate) mod sampler;
+pub(crate) mod scan;
+pub(crate) mod schedule;
+pub(crate) mod scrub;
+pub(crate) mod served;
+pub(crate) mod shard;
+pub(crate) mod stopped;
+pub(crate) mod volumes;
+pub(crate) mod wipe;
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use api::ErrorCode;
+use array::{
+    Array, AssembleError, Assembly, DriveId, GroupStatus, JoinError, Place as ShardPlace, Refusal, Replayed, Shared,
+    assemble, kept_words, load,
+};
+use drive::{BlockError, Env};
+use export::{HostSecrets, Limiter, SharedNamespace};
+use format::{Catalogue, ExtentRecord, MemberState, SettingsRecord, Uuid};
+use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, kept_file};
+
+use crate::engine::drives::Taken;
+use crate::engine::errors::stopping;
+use crate::engine::exports::running_export::{RunningExport, torn};
+use crate::engine::group::disconnected::Away;
+pub(crate) use crate::engine::group::group_drive::GroupDrive;
+use crate::engine::group::maintenance_state::Maintenance;
+use crate::engine::group::presence_state::Presence;
+use crate::engine::group::shard::{GroupKey, Mail, Post};
+use crate::engine::memory::Place;
+use crate::engine::nvme::{host_keys, host_tls_keys};
+use crate::engine::settings;
+use crate::http::{Answer, ControlError};
+
+/// The maximum of bytes that one release request gives back, which bounds its memory.
+const RELEASE_STEP_BYTES: u64 = 64 << 20;
+
+/// The smallest blocks that drives and exports have.
+const BLOCK_BYTES_MIN: u32 = 512;
+
+/// A running group under its current name. Under a new name it is another value with the same body.
+pub(crate) struct Group {
+    pub name: String,
+    body: Arc<GroupBody>,
+}
+
+impl Deref for Group {
+    type Target = GroupBody;
+
+    fn deref(&self) -> &GroupBody {
+        &self.body
+    }
+}
+
+/// The parts of a running group that do not depend on its name.
+pub(crate) struct GroupBody {
+    pub key: GroupKey,
+    pub uuid: Uuid,
+    /// Its name in log messages about its drives.
+    logged_name: Arc<RwLock<String>>,
+    pub shared: Arc<Shared>,
+    pub shards: Vec<ShardHandle>,
+    drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
+    /// Drives of other machines that cannot be reached now.
+    away: Mutex<Vec<Away>>,
+    /// Drives that were left out at the start of the group because they could not be read or
+    /// written.
+    pub left_out: Vec<LeftOut>,
+    /// The file of the warm-restart state, which outlives a killed daemon.
+    kept: PathBuf,
+    exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
+    /// The state that all namespaces of a volume share, by the volume's identity.
+    pub namespaces: Mutex<BTreeMap<u64, Arc<SharedNamespace>>>,
+    /// The rate limiter of a volume for all its exports, by the volume's identity.
+    pub limiters: Mutex<BTreeMap<u64, Arc<Limiter>>>,
+    /// Secrets of NVMe hosts, at all addresses.
+    pub secrets: HostSecrets,
+    /// A task that reads the catalogue in order to change it holds this lock.
+    catalogue_turn: tokio::sync::Mutex<()>,
+    pub maintenance: Maintenance,
+    pub presence: Mutex<Presence>,
+}
+
+/// A drive that could not be used when its group was started.
+pub(crate) struct LeftOut {
+    pub drive: String,
+    pub place: Place,
+    pub reason: Refusal,
+}
+
+/// The group that was found on some drives.
+pub(crate) struct Found {
+    pub assembly: Assembly,
+    pub refused: Vec<(String, Refusal)>,
+}
+
+/// Reads a group's state from drives, without starting anything.
+pub(crate) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<Found> {
+    let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
+    let assembly = shards[0].call(move || async move {
+        let env = ShardEnv::current();
+        let drives: Vec<_> = opens.iter().map(|open| env.attach(open)).collect();
+        assemble(&env, &drives).await
+    });
+    let assembly = assembly.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
+    let refused = assembly.refused.iter().map(|(index, refusal)| (taken[*index].name.clone(), refusal.clone()));
+    Ok(Found { refused: refused.collect(), assembly })
+}
+
+fn not_assemblable(error: AssembleError) -> ControlError {
+    ControlError::new(ErrorCode::NotAssemblable, error.to_string())
+}
+
+/// Starts a group on all shards. Drives that are not part of it are closed. The file `kept`
+/// preserves its warm-restart state if the daemon is killed.
+pub(crate) async fn start(
+    shards: &[ShardHandle],
+    senders: &[MailboxSender<Mail>],
+    key: GroupKey,
+    taken: Vec<Taken>,
+    found: Found,
+    kept: PathBuf,
+) -> Answer<Arc<Group>> {
+    let Found { assembly, refused } = found;
+    let (name, uuid) = (assembly.superblock.name.clone(), assembly.superblock.array);
+    let tell_left_out = |drive: &str, reason: &Refusal| {
+        tracing::warn!(group = name, drive, %reason, "drive left out");
+    };
+    refused.iter().for_each(|(drive, refusal)| tell_left_out(drive, refusal));
+    let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
+    let in_group: Vec<usize> =
+        assembly.members.iter().copied().flatten().chain(assembly.spares.iter().copied()).collect();
+    let mut drives: Vec<_> = taken.into_iter().map(|taken| Some(taken.keep())).collect();
+    let mut left_out = Vec::new();
+    let mut leave_out = |drive: Option<GroupDrive>, reason: &Refusal| {
+        let Some(drive) = drive else { return };
+        if matches!(reason, Refusal::Drive(_)) {
+            left_out.push(LeftOut { place: drive.place(), drive: drive.name, reason: reason.clone() });
+        }
+    };
+    assembly.refused.iter().for_each(|(index, reason)| leave_out(drives[*index].take(), reason));
+    let is_part = |index: usize| in_group.contains(&index);
+    drives.iter_mut().enumerate().filter(|(index, _)| !is_part(*index)).for_each(|(_, drive)| *drive = None);
+    let drives = Arc::new(RwLock::new(drives));
+    let logged_name = Arc::new(RwLock::new(name.clone()));
+    let listener = event_log::log_events(logged_name.clone(), drives.clone());
+    let post = Post { key, senders: senders.to_vec() };
+    let shard_count = shards.len();
+    let leading = opens.clone();
+    let memory = kept_file(&kept, kept_words(&assembly.superblock));
+    if let Err(error) = &memory {
+        let file = kept.display();
+        tracing::warn!(group = name, %file, %error, "nothing is kept: a kill costs first writes that were not flushed");
+    }
+    let started = shards[0].call(move || async move {
+        let env = ShardEnv::current();
+        let drives: Vec<_> = leading.iter().map(|open| env.attach(open)).collect();
+        let loaded = load(&env, &assembly, &drives, memory.ok(), listener).await?;
+        let array = loaded.lead(env, drives, shard_count, post.peers());
+        shard::add_group(key, array);
+        Ok((loaded.shared.clone(), loaded.needs_resync, loaded.replayed, loaded.left_out))
+    });
+    let (shared, needs_resync, replayed, late) = started.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
+    for (index, refusal) in &late {
+        let drive = drives.write().unwrap_or_else(PoisonError::into_inner)[*index].take();
+        tell_left_out(drive.as_ref().map_or("unknown", |drive| &drive.name), refusal);
+        leave_out(drive, refusal);
+    }
+    // Drives of other machines are looked for.
+    let away =
+        left_out.iter().map(|drive| &drive.place).filter(|place| place.is_remote()).cloned().map(Away::new).collect();
+    for (index, handle) in shards.iter().enumerate().skip(1) {
+        let (shared, opens) = (shared.clone(), opens.clone());
+        let post = Post { key, senders: senders.to_vec() };
+        let follow = handle.call(move || async move {
+            let env = ShardEnv::current();
+            let drives = opens.iter().map(|open| env.attach(open)).collect();
+            let place = ShardPlace { shard: index, shards: shard_count };
+            shard::add_group(key, Array::follow(env, shared, drives, place, post.peers()));
+        });
+        follow.await.map_err(|_| stopping())?;
+    }
+    let body = Arc::new(GroupBody {
+        key,
+        uuid,
+        logged_name,
+        shared,
+        shards: shards.to_vec(),
+        drives,
+        away: Mutex::new(away),
+        left_out,
+        kept,
+        exports: RwLock::default(),
+        namespaces: Mutex::default(),
+        limiters: Mutex::default(),
+        secrets: HostSecrets::default(),
+        catalogue_turn: tokio::sync::Mutex::default(),
+        maintenance: Maintenance::default(),
+        presence: Mutex::default(),
+    });
+    let group = Arc::new(Group { name, body });
+    match group.begin(needs_resync, replayed).await {
+        Ok(()) => Ok(group),
+        Err(error) => {
+            // End as after a kill: the next attempt finds the same state as this one.
+            if let Err(error) = group.leave_shards(false).await {
+                tracing::error!(group = group.name, %error, "could not be let go of");
+            }
+            Err(error)
+        }
+    }
+}
+
+impl Group {
+    /// Writes another name to its drives. Returns the group under that name.
+    pub async fn renamed(&self, name: &str) -> Answer<Arc<Group>> {
+        let new = name.to_owned();
+        let done = self.lead(move |array| async move { array.rename(new).await }).await?;
+        done.map_err(|error| block_error(&self.name, &error))?;
+        name.clone_into(&mut self.logged_name.write().unwrap_or_else(PoisonError::into_inner));
+        Ok(Arc::new(Group { name: name.to_owned(), body: self.body.clone() }))
+    }
+
+    pub fn drives(&self) -> RwLockReadGuard<'_, Vec<Option<GroupDrive>>> {
+        self.drives.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drives_mut(&self) -> RwLockWriteGuard<'_, Vec<Option<GroupDrive>>> {
+        self.drives.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drives of other machines that cannot be reached now, and are looked for.
+    pub fn away(&self) -> MutexGuard<'_, Vec<Away>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn exports(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Arc<RunningExport>>> {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn exports_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Arc<RunningExport>>> {
+        self.exports.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The drive of an index, if the group has it open.
+    pub fn drive(&self, id: DriveId) -> Option<GroupDrive> {
+        self.drives().get(usize::from(id.0)).cloned().flatten()
+    }
+
+    /// The largest write in bytes that all present drives, spares included, complete or omit as a
+    /// whole at a power cut: 512 to 4096. It limits the block size that exports can promise to be
+    /// atomic.
+    pub fn atomic_bytes(&self) -> u32 {
+        let of_drive = |drive: &GroupDrive| drive.open.info().atomic_bytes;
+        self.drives().iter().flatten().map(of_drive).min().unwrap_or(BLOCK_BYTES_MIN)
+    }
+
+    /// Logs which exports have blocks that a power cut may tear. Their block size stays, because
+    /// clients rely on it.
+    pub fn tell_torn(&self) {
+        let atomic_bytes = self.atomic_bytes();
+        for running in self.exports().values() {
+            if let Some(torn) = torn(&running.record.kind, atomic_bytes) {
+                tracing::warn!(group = self.name, volume = running.state.name(), "{torn}");
+            }
+        }
+    }
+
+    /// The index of a drive by name.
+    pub fn drive_id(&self, name: &str) -> Option<DriveId> {
+        let drives = self.drives();
+        let at = drives.iter().position(|drive| drive.as_ref().is_some_and(|drive| drive.name == name));
+        at.map(|index| DriveId(index as u16))
+    }
+
+    /// The drive with this device number.
+    pub fn find_device(&self, device: (u32, u32)) -> Option<(DriveId, GroupDrive)> {
+        let drives = self.drives();
+        let is = |drive: &&GroupDrive| drive.open.device_number() == Some(device);
+        let mut found =
+            drives.iter().enumerate().filter_map(|(index, drive)| Some((index, drive.as_ref().filter(is)?)));
+        found.next().map(|(index, drive)| (DriveId(index as u16), drive.clone()))
+    }
+
+    /// Whether the group has this block device open.
+    pub fn has_device(&self, device: (u32, u32)) -> bool {
+        self.find_device(device).is_some()
+    }
+
+    /// Runs `act` with the group on its leading shard.
+    pub async fn lead<T, F>(&self, act: impl FnOnce(Array<ShardEnv>) -> F + Send + 'static) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let key = self.key;
+        let call = self.shards[0].call(move || async move {
+            match shard::group(key) {
+                Some(array) => Some(act(array).await),
+                None => None,
+            }
+        });
+        call.await.ok().flatten().ok_or_else(stopping)
+    }
+
+    /// Runs `act` on every shard, one after the other.
+    pub async fn on_all(&self, act: impl Fn() + Clone + Send + 'static) -> Answer<()> {
+        self.await_all(move || {
+            act();
+            std::future::ready(())
+        })
+        .await
+    }
+
+    /// Like [`Group::on_all`], for asynchronous work.
+    pub async fn await_all<F: Future<Output = ()> + 'static>(
+        &self,
+        act: impl Fn() -> F + Clone + Send + 'static,
+    ) -> Answer<()> {
+        for handle in &self.shards {
+            handle.call(act.clone()).await.map_err(|_| stopping())?;
+        }
+        Ok(())
+    }
+
+    pub async fn status(&self) -> Answer<GroupStatus> {
+        self.lead(|array| async move { array.status() }).await
+    }
+
+    pub async fn catalogue(&self) -> Answer<Catalogue> {
+        self.lead(|array| async move { array.catalogue() }).await
+    }
+
+    /// Applies an operator's settings to the engine.
+    pub async fn configure(&self, record: &SettingsRecord) -> Answer<()> {
+        let settings = settings::of_engine(record);
+        self.lead(move |array| async move { array.configure(settings) }).await
+    }
+
+    /// Changes the catalogue, and makes the change durable.
+    pub async fn change_catalogue(&self, change: impl FnOnce(&mut Catalogue)) -> Answer<Catalogue> {
+        let _turn = self.catalogue_turn.lock().await;
+        let mut catalogue = self.catalogue().await?;
+        change(&mut catalogue);
+        self.set_catalogue(catalogue.clone()).await?;
+        Ok(catalogue)
+    }
+
+    /// Like [`Group::change_catalogue`], but leaves nothing of the old catalogue on the drives.
+    pub async fn replace_catalogue(&self, change: impl FnOnce(&mut Catalogue)) -> Answer<()> {
+        let _turn = self.catalogue_turn.lock().await;
+        let mut catalogue = self.catalogue().await?;
+        change(&mut catalogue);
+        let done = self.lead(move |array| async move { array.replace_catalogue(catalogue).await }).await?;
+        self.saved(done)
+    }
+
+    async fn set_catalogue(&self, catalogue: Catalogue) -> Answer<()> {
+        let done = self.lead(move |array| async move { array.set_catalogue(catalogue).await }).await?;
+        self.saved(done)
+    }
+
+    fn saved(&self, done: Result<(), BlockError>) -> Answer<()> {
+        done.map_err(|error| match error {
+            BlockError::NoSpace => ControlError::new(
+                ErrorCode::NoSpace,
+                format!("the table of volumes and exports of {:?} has no room for more", self.name),
+            ),
+            error => block_error(&self.name, &error),
+        })
+    }
+
+    /// Gives ranges of the group back: discards all that is allocated in them.
+    pub async fn release(&self, extents: Vec<ExtentRecord>) -> Answer<()> {
+        let release = move |array: Array<ShardEnv>| async move {
+            for extent in extents {
+                let (mut at, end) = (extent.start_byte, extent.start_byte + extent.len_bytes);
+                while at < end {
+                    for part in array.extents(at, end - at)? {
+                        let (next, mut from) = (at + part.len, at);
+                        while part.allocated && from < next {
+                            let step = (next - from).min(RELEASE_STEP_BYTES);
+                            array.discard(from, step).await?;
+                            from += step;
+                        }
+                        at = next;
+                    }
+                    ShardEnv::current().turn_end().await;
+                }
+            }
+            Ok(())
+        };
+        self.lead(release).await?.map_err(|error: BlockError| block_error(&self.name, &error))
+    }
+
+    /// Opens a drive on all shards. It belongs to the group as soon as the leader is told to use
+    /// it.
+    pub async fn take_in(&self, taken: Taken) -> Answer<DriveId> {
+        let id = self.shared.new_drive();
+        let drive = taken.keep();
+        let (key, attached) = (self.key, drive.open.clone());
+        self.on_all(move || shard::install_drive(key, id, &attached)).await?;
+        let mut drives = self.drives_mut();
+        drives.resize(usize::from(id.0) + 1, None);
+        drives[usize::from(id.0)] = Some(drive);
+        Ok(id)
+    }
+
+    /// Removes a drive from all shards, which closes it.
+    pub async fn let_go(&self, id: DriveId) -> Answer<()> {
+        let key = self.key;
+        self.on_all(move || shard::uninstall_drive(key, id)).await?;
+        if let Some(drive) = self.drives_mut().get_mut(usize::from(id.0)) {
+            *drive = None;
+        }
+        Ok(())
+    }
+
+    /// Closes drives that were looked at and are not part of the group.
+    async fn let_go_of_strangers(&self) -> Answer<()> {
+        let strangers: Vec<usize> =
+            self.drives().iter().enumerate().filter(|(_, drive)| drive.is_none()).map(|(index, _)| index).collect();
+        for index in strangers {
+            self.let_go(DriveId(index as u16)).await?;
+        }
+        Ok(())
+    }
+
+    /// Closes a drive of this name if it no longer belongs to the group, so that it can be used
+    /// again.
+    pub async fn let_go_if_unused(&self, name: &str) -> Answer<()> {
+        let Some(id) = self.drive_id(name) else { return Ok(()) };
+        let status = self.status().await?;
+        let live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
+        let member = status.members.iter().any(|member| member.drive == Some(id) && live(member.state));
+        if member || status.spares.contains(&id) {
+            return Err(ControlError::new(
+                ErrorCode::DriveInUse,
+                format!("{name} is part of the group {:?} already", self.name),
+            ));
+        }
+        self.let_go(id).await
+    }
+
+    /// Starts the group's work, after all shards have it.
+    async fn begin(&self, needs_resync: bool, replayed: Option<Replayed>) -> Answer<()> {
+        let (key, group) = (self.key, &self.name);
+        self.let_go_of_strangers().await?;
+        if let Some(Replayed { records, lost, contradictory, .. }) = replayed {
+            tracing::warn!(group, records, "was not stopped in order: its log was replayed");
+            if lost > 0 {
+                tracing::error!(group, bytes = lost, "blocks under way at the crash were on a drive that is gone");
+            }
+            if contradictory > 0 {
+                tracing::error!(
+                    group,
+                    records = contradictory,
+                    "parts of the log contradict each other and were not applied: scrub the group"
+                );
+            }
+        }
+        if needs_resync {
+            tracing::warn!(group, "was not stopped in order: its parity is being made to fit its data");
+        }
+        self.lead(move |array| async move { array.start(needs_resync).await })
+            .await?
+            .map_err(|error| not_assemblable(AssembleError::Block(error)))?;
+        let catalogue = self.catalogue().await?;
+        self.configure(&catalogue.settings).await?;
+        host_keys::load(&self.secrets, group, &catalogue.secrets);
+        host_tls_keys::load(&self.secrets, group, &catalogue.tls_keys);
+        for volume in catalogue.volumes {
+            self.await_all(move || shard::set_volume(key, volume.clone())).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the group on all shards, the leader last, and closes its drives. If `in_order`, written
+    /// data are made durable. Otherwise nothing is written. Returns the error if they could not be
+    /// made durable.
+    async fn leave_shards(&self, in_order: bool) -> Answer<Option<BlockError>> {
+        let key = self.key;
+        let mut failed = None;
+        for handle in self.shards.iter().rev() {
+            let leave = handle.call(move || async move {
+                match shard::group(key) {
+                    Some(array) if in_order => array.stop().await,
+                    Some(array) => {
+                        array.abandon().await;
+                        Ok(())
+                    }
+                    None => Ok(()),
+                }
+            });
+            if let Err(error) = leave.await.map_err(|_| stopping())? {
+                failed = Some(error);
+            }
+        }
+        self.on_all(move || shard::remove_group(key)).await?;
+        self.drives_mut().clear();
+        Ok(failed)
+    }
+
+    /// Stops the group on all shards, the leader last, and closes its drives.
+    pub async fn stop(&self) -> Answer<()> {
+        match self.leave_shards(true).await? {
+            None => {
+                // All data are on the drives. A file that remains has no effect.
+                let _ = std::fs::remove_file(&self.kept);
+                Ok(())
+            }
+            Some(error) => Err(block_error(&self.name, &error)),
+        }
+    }
+}
+
+/// An error of the data path as an error of the API.
+pub(crate) fn block_error(group: &str, error: &BlockError) -> ControlError {
+    ControlError::new(ErrorCode::Io, format!("the group {group:?}: {error}"))
+}
+
+/// The reason why a drive cannot join, as an error of the API.
+pub(crate) fn join_error(group: &str, error: &JoinError) -> ControlError {
+    let code = match error {
+        JoinError::TooSmall { .. } | JoinError::Sector { .. } => ErrorCode::DriveUnfit,
+        JoinError::NoMember(_) => ErrorCode::MemberNotFound,
+        JoinError::Replacing(_) | JoinError::Busy(_) | JoinError::NoRedundancy | JoinError::TooManySpares(_) => {
+            ErrorCode::WrongState
+        }
+        JoinError::NotASpare => ErrorCode::DriveNotFound,
+        JoinError::Block(BlockError::Lost { .. }) => ErrorCode::WouldLoseData,
+        JoinError::Block(_) => ErrorCode::Io,
+    };
+    ControlError::new(code, format!("the group {group:?}: {error}"))
+}
