@@ -5,7 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::drive::plain;
-use crate::extract::LostRange;
+use crate::lost::LostRange;
 
 /// Each error is one sentence.
 #[derive(Debug, Error)]

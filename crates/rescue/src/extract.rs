@@ -8,6 +8,7 @@ use crate::catalogue::Volumes;
 use crate::error::RescueError;
 use crate::group::Group;
 use crate::log::Log;
+use crate::lost::{Lost, LostRange};
 use crate::map::Map;
 use crate::stripe::StripeReader;
 use crate::sums::DamagedRange;
@@ -17,18 +18,6 @@ use crate::walk::{Piece, Walk};
 
 /// Bytes that are passed to the target at once.
 const WRITE_BYTES: usize = 1 << 20;
-
-/// Lost ranges that are kept and shown. Bytes of further ranges are still counted.
-const LOST_RANGES_MAX: usize = 1000;
-
-/// A range of a volume that could be neither read nor computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LostRange {
-    /// First byte, in the volume.
-    pub offset_bytes: u64,
-    /// Length in bytes.
-    pub len_bytes: u64,
-}
 
 /// The result of an extraction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -223,31 +212,6 @@ pub(crate) fn is_lost(group: &Group, piece: &Piece) -> bool {
             let missing = group.lost_strips(piece.at.set, piece.at.offset);
             missing.contains(&piece.strip) && missing.len() > group.geometry.syndrome_count
         }
-    }
-}
-
-/// Lost ranges. Adjacent ranges are merged.
-#[derive(Default)]
-struct Lost {
-    ranges: Vec<LostRange>,
-    bytes: u64,
-}
-
-impl Lost {
-    fn push(&mut self, start: u64, len: u64) {
-        self.bytes += len;
-        let is_room = self.ranges.len() < LOST_RANGES_MAX;
-        match self.ranges.last_mut() {
-            Some(last) if last.offset_bytes + last.len_bytes == start => last.len_bytes += len,
-            _ if is_room => {
-                self.ranges.push(LostRange { offset_bytes: start, len_bytes: len });
-            }
-            _ => {}
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.bytes == 0
     }
 }
 

@@ -30,6 +30,7 @@ mod geometry;
 mod group;
 mod list;
 mod log;
+mod lost;
 mod map;
 mod parity;
 mod probe;
@@ -43,7 +44,7 @@ mod walk;
 pub use check::{CheckReport, CheckedGroup, check};
 pub use drive::{Drive, Medium};
 pub use error::RescueError;
-pub use extract::{ExtractReport, Extraction, LostRange};
+pub use extract::{ExtractReport, Extraction};
 pub use finding::{Finding, Structure};
 pub use group::{Exclusion, Group};
 pub use list::{
@@ -51,6 +52,7 @@ pub use list::{
     VolumeReport, list,
 };
 pub use log::LogCount;
+pub use lost::LostRange;
 pub use parity::ParityCount;
 pub use probe::{Probe, SuperblockCopy};
 pub use sums::DamagedRange;

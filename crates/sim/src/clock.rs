@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use ::drive::Nanos;
 
-use crate::drive::DriveState;
+use crate::drive::state::DriveState;
 use crate::rng::Rng;
 use crate::world::World;
 

@@ -41,6 +41,7 @@ pub mod campaign;
 mod clock;
 mod drive;
 pub mod engine;
+mod env;
 pub mod exhaustive;
 mod net;
 pub mod program;

@@ -17,7 +17,7 @@ use ::drive::{Kept, Nanos};
 
 pub use self::env::SimEnv;
 use crate::clock::{Event, Timeline};
-use crate::drive::DriveState;
+use crate::drive::state::DriveState;
 use crate::net::{Lines, SimNetwork};
 use crate::rng::{GOLDEN, Rng, mix};
 pub(crate) use crate::task::Owner;
@@ -33,8 +33,8 @@ pub(crate) struct World {
     ready: Arc<Ready>,
     tasks: RefCell<Tasks>,
     /// Number of the current turn.
-    turn: Cell<u64>,
-    turn_waiters: RefCell<Vec<Waker>>,
+    pub(crate) turn: Cell<u64>,
+    pub(crate) turn_waiters: RefCell<Vec<Waker>>,
     pub(crate) timeline: RefCell<Timeline>,
     drives: RefCell<Vec<Weak<DriveState>>>,
     /// Indexes of the drives of other machines.
@@ -55,10 +55,10 @@ pub(crate) struct World {
     tape: RefCell<Option<Vec<TapeEvent>>>,
     fingerprint: Cell<u64>,
     /// The byte that the next buffer is filled with.
-    poison: Cell<u8>,
+    pub(crate) poison: Cell<u8>,
     /// Which places of trouble are enabled in this world, and how often each was taken. `None`:
     /// trouble is off.
-    buggify: RefCell<Option<BTreeMap<&'static str, (bool, u64)>>>,
+    pub(crate) buggify: RefCell<Option<BTreeMap<&'static str, (bool, u64)>>>,
     /// Memory that outlives a kill, by the name of its user.
     kept: RefCell<BTreeMap<[u8; 16], Arc<KeptWords>>>,
 }
@@ -200,7 +200,7 @@ impl World {
         self.vanishing.set(None);
     }
 
-    fn spawn(&self, owner: Owner, future: Pin<Box<dyn Future<Output = ()>>>) {
+    pub(crate) fn spawn(&self, owner: Owner, future: Pin<Box<dyn Future<Output = ()>>>) {
         self.tasks.borrow_mut().insert(owner, future);
     }
 
@@ -576,7 +576,7 @@ impl Drop for Sim {
 }
 
 /// The time after `duration`, at most the end of time.
-fn deadline(now: Nanos, duration: Duration) -> Nanos {
+pub(crate) fn deadline(now: Nanos, duration: Duration) -> Nanos {
     now.saturating_add(Nanos::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX))
 }
 

@@ -2,7 +2,7 @@
 
 mod faults;
 mod outage;
-mod state;
+pub(crate) mod state;
 mod store;
 
 use std::future::Future;
