@@ -111,6 +111,9 @@ fn main() -> ExitCode {
             }
         };
     }
+    // Every thread inherits this from the thread that starts it, so it precedes all of them. The
+    // log's thread needs it too: a shard may wait for a lock of the allocator that it holds.
+    let memory = take_memory_without_io();
     let filter = tracing_subscriber::EnvFilter::try_from_env("PURLIN_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -122,9 +125,7 @@ fn main() -> ExitCode {
         tracing::warn!(%error, "no more descriptors than it was started with");
     }
     give_back_large_memory();
-    // Set this before threads that serve requests start, because they inherit it. The log's thread
-    // does not need it, as no request waits for it.
-    if let Err(error) = take_memory_without_io() {
+    if let Err(error) = memory {
         tracing::debug!(%error, "may wait for its own block devices when memory is short");
     }
     let handover = Arc::new(Handover::inherited());
