@@ -121,8 +121,8 @@ pub enum LayoutError {
 pub(crate) struct BadLayout(pub(crate) &'static str);
 
 impl Layout {
-    /// Computes the layout for members of which the smallest has `smallest_member_bytes` (the whole
-    /// drive), with or without a checksum region.
+    /// Computes the layout for members, with or without a checksum region. The smallest member has
+    /// `smallest_member_bytes`, which is the whole drive.
     ///
     /// # Errors
     /// [`LayoutError::TooSmall`] with the size that would suffice, [`LayoutError::TooLarge`].

@@ -8,7 +8,7 @@ use crate::Options;
 use crate::network::Address;
 
 /// A namespace that was connected once: all data to connect to it again, and to no other one. It
-/// may be sent to other threads, each of which then has its own connections
+/// may be sent to other threads, where each has its own connections
 /// ([`Namespace::attach`](crate::Namespace::attach)).
 #[derive(Debug, Clone)]
 pub struct Known {

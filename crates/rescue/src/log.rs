@@ -21,7 +21,7 @@ use crate::survey::Found;
 pub struct LogCount {
     /// Intact frames of the current generation on all members.
     pub frame_count: u64,
-    /// Records of which these frames hold parts.
+    /// Records with parts in these frames.
     pub record_count: u64,
     /// How many of these records matter to a reader: the group was not stopped in order, and their
     /// writes may be incomplete.

@@ -18,7 +18,7 @@ pub(crate) struct Map {
     /// The blocks with a valid copy, by index. The memory used depends on the drives' content, not
     /// on the size that the superblock states.
     blocks: BTreeMap<u64, MapBlock>,
-    /// Blocks of which every existing copy is damaged. Their content is unknown.
+    /// Blocks whose existing copies are all damaged. Their content is unknown.
     unknown: BTreeSet<u64>,
     /// From this block on, no member is large enough to hold a copy.
     end: u64,

@@ -139,8 +139,8 @@ impl<'a> ParityCheck<'a> {
         self.vote(at, &mut strips, &lost, &wrong);
     }
 
-    /// Judges strips of which some are lost. `wrong` are those of the lost ones that are readable
-    /// but do not fit their checksums.
+    /// Judges the strips of a stripe. `lost` are the lost ones, and `wrong` those among them that
+    /// are readable but do not fit their checksums.
     fn vote(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], wrong: &[usize]) {
         let len = strips[0].len();
         self.count.damaged_bytes += if wrong.is_empty() { 0 } else { len as u64 };

@@ -78,7 +78,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Decides about the blocks at member offset `x`, some of which are wrong or unreadable.
+    /// Decides about the blocks at member offset `x`. Some of them are wrong or unreadable.
     async fn judge(
         self: &Rc<Self>,
         unit: UnitIndex,

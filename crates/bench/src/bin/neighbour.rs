@@ -138,8 +138,8 @@ fn median(values: &mut [f64]) -> [f64; 3] {
     [values[0], values[values.len() / 2], values[values.len() - 1]]
 }
 
-/// A group for the attackers: RAID 5 over six drives, with a volume of 500 GiB, of which a small
-/// part is written.
+/// A group for the attackers: RAID 5 over six drives, with a volume of 500 GiB. A small
+/// part of it is written.
 fn attacked(daemon: &Daemon, dir: &Path, nvme: SocketAddr) -> Result<Target, Error> {
     let drives: Vec<String> = (0..6).map(|index| format!("mem:t{index}:101GiB")).collect();
     let size_bytes = 500 << 30;

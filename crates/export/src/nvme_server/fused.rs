@@ -19,7 +19,7 @@ pub(super) enum Part {
     Second,
 }
 
-/// Two fused commands, of which the second may not have arrived yet.
+/// Two fused commands. The second may not have arrived yet.
 pub(super) struct Pair<B>(RefCell<State<B>>);
 
 struct State<B> {

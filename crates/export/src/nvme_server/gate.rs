@@ -1,7 +1,7 @@
 //! Tracks the running commands of a namespace, on all shards and at all addresses, for tasks that
 //! have to wait for them.
 //!
-//! A command costs a load and two stores, none of which other cores see: each queue counts its own
+//! A command costs a load and two stores that no other core sees: each queue counts its own
 //! commands, in one of two phases. A task that has to know when all earlier commands have ended
 //! flips the phase. Each queue's shard then confirms that it has seen the flip, and the task waits
 //! until no command of the old phase runs. So the cost is with the tasks that wait, which are few.

@@ -21,8 +21,8 @@ use crate::limits::{RANGE_BYTES, RANGE_PART_BYTES, RANGES_AT_ONCE, ZEROES_PART_B
 use crate::link::{RangePart, parts_of};
 use crate::state::{Alarm, ConnectionState, ExportState};
 
-/// Namespaces of which a queue keeps a [`Handle`], unless it uses more of them at once. Each takes
-/// a few KiB, including the state that the export and the namespace keep for the queue
+/// A queue keeps a [`Handle`] of so many namespaces, or more while it uses more of them at once.
+/// Each takes a few KiB, including the state that the export and the namespace keep for the queue
 /// (`tests/nvme_scale.rs` measures it).
 const HANDLES_MAX: usize = 128;
 

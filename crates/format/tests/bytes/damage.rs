@@ -240,8 +240,8 @@ proptest! {
         prop_assert!(MapBlock::decode(&bytes, &uuid(0), index).is_err());
     }
 
-    /// A right checksum over wrong fields must be answered too: whatever decodes can be written
-    /// again as it was read.
+    /// Wrong fields may have a right checksum. They give an error, or a value that is written again
+    /// as it was read.
     #[test]
     fn any_bytes_under_a_right_checksum_give_an_error_or_a_value_that_can_be_written(
         changes in proptest::collection::vec((16usize..2416, any::<u8>()), 1..6),

@@ -100,8 +100,8 @@ impl Controller {
         data.ctratt = 1.into();
         data.aerl = (EVENT_REQUESTS_MAX - 1) as u8;
         // Bit 2: Get Log Page with offsets and long lengths. Bit 5 is clear: the lists of logs and
-        // features exist, but the bit also promises the scope of each command, of which Linux warns
-        // ("unusual effects"), and the log of NVMe-MI commands, which are not supported.
+        // features exist, but the bit promises two things more. Linux warns of one, the scope of
+        // each command ("unusual effects"). The other, the log of NVMe-MI commands, is not there.
         data.lpa = 1 << 2;
         data.elpe = (super::log::ERRORS_MAX - 1) as u8;
         data.kas = KEEP_ALIVE_STEPS.into();

@@ -153,7 +153,7 @@ impl Drives {
         Drives { data, rings, per_set, durable, pending: BTreeMap::new(), ops: BTreeMap::new(), asked }
     }
 
-    /// The same drives, of which only the content on their tape is known.
+    /// The same drives. Only the content on their tape is known.
     pub fn over(&self) -> Drives {
         let durable = self.durable.iter().map(|blocks| vec![None; blocks.len()]).collect();
         Drives::untouched(self.data.clone(), self.rings.clone(), self.per_set, durable)

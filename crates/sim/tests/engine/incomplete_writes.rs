@@ -90,8 +90,8 @@ fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
 #[test]
 fn sets_that_are_well_go_on_beside_one_whose_media_take_no_writes_any_more() {
     // The incomplete writes of the broken set hold three things that the other sets need, too: open
-    // records, of which a shard has 255; room in the log; and ranges that a power cut may make
-    // unknown, of which the group can list 508 at most.
+    // records (255 on a shard), room in the log, and ranges that a power cut may make unknown (508
+    // of a group).
     let raid60 = shape(Level::Raid60, 8, None, None, Some(2), 4096);
     for (shape, shards, drive_mib) in [
         (shape(Level::Raid10, 4, None, None, None, 4096), 1, 24),

@@ -7,12 +7,13 @@
 //! of the log are one write for each holder ([log](../../../../docs/format/log.md), *Order of
 //! writing*): 4 KiB and its payload.
 //!
-//! | write | holders | payload of each |
-//! |---|---|---|
-//! | without checksums | the `m` parity members | partial parity, as long as the columns written; none where all data strips are overwritten |
-//! | with checksums | the `m` parity members, one data member | the same; none for the data member |
-//! | strict, `d` > 1 and `k` > 1 | the `d` data members, the `m` parity members | the new content, as long as the columns written |
-//! | strict, else | as without strict; without checksums one data member more where an older whole record of the stripe group may lie in the log | the same |
+//! - **Without checksums**: the `m` parity members hold the record. The payload is partial parity,
+//!   as long as the columns written. Where all data strips are overwritten, there is none.
+//! - **With checksums**: one data member more holds it, without a payload.
+//! - **Strict, `d` > 1 and `k` > 1**: the `d` data members and the `m` parity members hold it. The
+//!   payload is the new content, as long as the columns written.
+//! - **Strict, else**: as without strict. Without checksums one data member more holds it where an
+//!   older whole record of the stripe group may lie in the log.
 //!
 //! A lost strip holds no record and is not overwritten. A lost data strip is *carried in parity*,
 //! so the partial parity is needed. All frames are written at the same time, so the log takes one
@@ -20,11 +21,12 @@
 //!
 //! A flush takes these steps one after the other. Each runs at the same time on all drives:
 //!
-//! | step | writes | |
-//! |---|---|---|
-//! | checksums ([checksums](../../../../docs/format/checksums.md), *Writing* 1) | one for each strip that was written (in these tests, a member has one block of checksums) | with checksums |
-//! | flushes | one for each member that is there | |
-//! | a checkpoint record | one for each member that is there | where a record overwrites several strips in place, and is not whole ([write-hole](../../../../docs/decisions/write-hole.md)) |
+//! 1. With checksums, one write for each strip that was written: in these tests, a member has one
+//!    block of checksums ([checksums](../../../../docs/format/checksums.md), *Writing* 1).
+//! 2. One flush for each member that is there.
+//! 3. A checkpoint record, one write for each member that is there, where a record overwrites
+//!    several strips in place and is not whole
+//!    ([write-hole](../../../../docs/decisions/write-hole.md)).
 
 use array::UnitIndex;
 use drive::{Buf, join_all};

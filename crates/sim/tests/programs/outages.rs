@@ -325,7 +325,7 @@ fn a_member_that_was_about_to_leave_and_stays_costs_no_strip_of_another() {
 #[test]
 fn a_whole_record_has_strips_that_could_not_be_read_as_well() {
     // Regression (seeds 260140, 276556): such a strip was carried in parity and took the only
-    // parity of a stripe of which another strip was on a member that was still being rebuilt. The
+    // parity of its stripe, while another strip was on a member that was still being rebuilt. The
     // stripe could not be computed, and the group never started again.
     let write = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
     let shape = shape(Level::Raid5, 5, None, None, None, 8192);

@@ -142,8 +142,7 @@ impl<'ast> Visit<'ast> for Seen<'_> {
     }
 }
 
-/// The largest circles of a crate: files each of which imports all others, perhaps by way of
-/// others.
+/// The largest cycles of a crate: each file imports all others, directly or through others.
 fn circles(known: &Crate<'_>) -> Vec<Finding> {
     let reach: BTreeMap<&str, BTreeSet<&str>> =
         known.imports.keys().map(|module| (module.as_str(), reached(known, module))).collect();
