@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 
-/// Time that a process has to end by itself before it is killed.
-const END_PATIENCE: Duration = Duration::from_secs(20);
+/// Time that a process has to open its socket, and to end by itself before it is killed.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A process that runs until this value is dropped.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Process {
             if let Some(status) = self.0.try_wait()? {
                 return Err(format!("the server of {} ended: {status}", path.display()).into());
             }
-            if start.elapsed() > END_PATIENCE {
+            if start.elapsed() > PATIENCE {
                 return Err(format!("{} does not appear", path.display()).into());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -83,7 +83,7 @@ impl Drop for Process {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         while matches!(self.0.try_wait(), Ok(None)) {
-            if start.elapsed() > END_PATIENCE {
+            if start.elapsed() > PATIENCE {
                 let _ = self.0.kill();
                 let _ = self.0.wait();
                 return;

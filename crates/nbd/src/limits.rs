@@ -11,8 +11,9 @@ pub const STRING_BYTES_MAX: usize = 4096;
 pub const OPTION_BYTES_MAX: usize = 32 << 10;
 
 /// Longest option data that is skipped and answered with `NBD_REP_ERR_TOO_BIG`, in bytes. A greater
-/// length is taken for garbage and ends the connection. The limit is equal to the largest payload,
-/// so that no phase lets a client stream more.
+/// length is taken for garbage and ends the connection. The limit is equal to the largest payload
+/// that is served ([`PAYLOAD_BYTES_MAX`]). After the handshake up to [`DRAIN_BYTES_MAX`] are
+/// skipped.
 pub const OPTION_SKIP_BYTES_MAX: u32 = 32 << 20;
 
 /// Options that one connection may send. Clients send fewer than ten, and one more for every export

@@ -93,8 +93,8 @@ pub const NVME_HEALTH_BYTES: usize = 512;
 /// the calling thread.
 ///
 /// # Errors
-/// `ENOTTY` if it is no NVMe drive; `EACCES` without the rights to send the command; an error of
-/// the drive as `EIO`.
+/// `ENOTTY` if it is no NVMe drive; `EACCES` without the rights to send the command;
+/// [`io::ErrorKind::Other`] with the status if the drive answers with an error.
 pub fn nvme_identify(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let command = Command { opcode: IDENTIFY, dword_10: 1, ..Command::default() };
     ask(device, command, NVME_IDENTIFY_BYTES)

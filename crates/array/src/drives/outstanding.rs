@@ -3,11 +3,12 @@
 //! A drive that gets all pending operations at once keeps them in its own queue, where the last one
 //! waits for minutes. The kernel, or the machine behind a remote drive, gives an operation up after
 //! 30 s or so, and reports that the drive has failed. So a shard issues only as much as the drive
-//! serves in [`HORIZON`], and the rest waits here. For example, 64 MiB of writes go to a drive of 1
-//! MiB/s in portions of 8 MiB, and no write waits for longer than 8 s in the drive.
+//! serves in [`HORIZON`], or a few MiB if that is more, and the rest waits here. For example, a
+//! drive of 100 MiB/s has at most 200 MiB outstanding. 64 MiB of writes go to a drive of 1 MiB/s in
+//! portions of 8 MiB, the lowest bound, and no write waits for longer than 8 s in the drive.
 //!
-//! - A bound follows the recent throughput of the drive ([`MEASURE_EVERY`]). It is never below a
-//!   few MiB, which no fast drive has outstanding for long.
+//! - A bound follows the recent throughput of the drive ([`MEASURE_EVERY`]). It is never below
+//!   [`BOUND_BYTES_MIN`], which no fast drive has outstanding for long.
 //! - Operations wait in order. One that is larger than the bound is issued when nothing else is
 //!   outstanding.
 //! - An operation that its drive has done when it is first polled is not counted.
@@ -20,13 +21,15 @@ use std::task::{Context, Poll, Waker};
 
 use drive::Nanos;
 
-/// A drive may have as much outstanding as it serves in this time.
+/// A drive may have as much outstanding as it serves in this time, if that is more than the lowest
+/// bound.
 const HORIZON: Nanos = 2_000_000_000;
 
 /// How often bounds are updated.
 pub(crate) const MEASURE_EVERY: Nanos = 200_000_000;
 
-/// The lowest bound in bytes, of all shards together.
+/// The lowest bound in bytes of up to eight shards together. More shards have
+/// [`SHARD_BOUND_BYTES_MIN`] each, which is more in all.
 const BOUND_BYTES_MIN: u64 = 8 << 20;
 
 /// The lowest bound in bytes of one shard.

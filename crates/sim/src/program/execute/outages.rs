@@ -15,7 +15,8 @@ use crate::{Broken, Outage, SimDrive};
 
 /// The minimum wait before a group that could not be started is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
-/// After this the group has repeated its failed writes.
+/// After this the group has repeated failed writes of superblocks, and of strips that failed in a
+/// short outage.
 pub(super) const LOOKS_AGAIN: Duration = Duration::from_secs(3);
 /// Attempts to start a group: one for each outage, and some.
 const ATTEMPTS_MAX: usize = 60;
