@@ -15,8 +15,8 @@
 //! - [`ShardHeap`]: the allocator of programs that run shards.
 //! - [`UeventSocket`]: the kernel's events about devices that are added and removed.
 //! - [`nvme_identify`], [`nvme_health`]: data that an NVMe drive reports about itself.
-//! - [`inherited`], [`replace_process`], [`send_with_descriptor`], [`raise_descriptor_limit`]:
-//!   descriptors from and for other processes.
+//! - [`inherited`], [`replace_process`], [`raise_descriptor_limit`]: descriptors from and for other
+//!   processes.
 //!
 //! # Invariants of the loop
 //!
@@ -82,7 +82,7 @@ pub use net::{
 pub use nvme::{NVME_HEALTH_BYTES, NVME_IDENTIFY_BYTES, nvme_health, nvme_identify};
 pub use process::{
     DefaultSignals, give_back_large_memory, inherited, monotonic_us, raise_descriptor_limit, replace_process,
-    send_with_descriptor, take_memory_without_io,
+    take_memory_without_io,
 };
 pub use remote::{ShardHandle, ShardStats};
 pub use shard::{POLLS_PER_TURN, READY_OPS_PER_POLL};

@@ -157,40 +157,6 @@ pub fn replace_process(mut command: Command, descriptors: &[BorrowedFd<'_>]) -> 
     })
 }
 
-/// Sends a message with a descriptor over a connected Unix datagram socket (`SCM_RIGHTS` of
-/// unix(7)).
-///
-/// # Errors
-/// Errors of the system.
-pub fn send_with_descriptor(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // u64 for the alignment of `cmsghdr`. The size of two headers is more than one with a
-    // descriptor takes.
-    let mut control = [0u64; 2 * size_of::<libc::cmsghdr>() / size_of::<u64>()];
-    let payload = size_of::<RawFd>() as libc::c_uint;
-    // SAFETY: pure arithmetic.
-    let (space, len) = unsafe { (libc::CMSG_SPACE(payload), libc::CMSG_LEN(payload)) };
-    assert!(space as usize <= size_of_val(&control), "the header fits");
-    // SAFETY: an all-zero message header is a value of the type.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = space as _;
-    // SAFETY: the control buffer is valid for the length set above, which has room for one header
-    // with one descriptor.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = len as _;
-        ptr::write_unaligned(libc::CMSG_DATA(header).cast::<RawFd>(), descriptor.as_raw_fd());
-    }
-    // SAFETY: the header points to buffers that live and are valid for the lengths given.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 /// Microseconds of `CLOCK_MONOTONIC`, the time since the start of the machine. It is the same for
 /// all processes.
 pub fn monotonic_us() -> u64 {

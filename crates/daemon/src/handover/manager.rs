@@ -2,13 +2,14 @@
 //! restart.
 
 use std::ffi::OsStr;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use runtime::send_with_descriptor;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// The variable with the address to which the service manager's messages go.
 pub(super) const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
@@ -43,7 +44,11 @@ impl Manager {
     /// Has the service manager keep a socket across a restart.
     pub fn store(&self, name: &str, socket: BorrowedFd<'_>) {
         let message = format!("FDSTORE=1\nFDNAME={name}");
-        if let Err(error) = send_with_descriptor(self.0.as_fd(), message.as_bytes(), socket) {
+        let (mut space, sockets) = ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], [socket]);
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fits = control.push(SendAncillaryMessage::ScmRights(&sockets));
+        assert!(fits, "the space is for one descriptor");
+        if let Err(error) = sendmsg(&self.0, &[IoSlice::new(message.as_bytes())], &mut control, SendFlags::NOSIGNAL) {
             tracing::warn!(name, %error, "the service manager does not take a socket: a restart binds it anew");
         }
     }
@@ -51,5 +56,46 @@ impl Manager {
     /// Has the service manager close a socket.
     pub fn remove(&self, name: &str) {
         self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn said(manager: &UnixDatagram) -> String {
+        let mut text = [0; 64];
+        let len = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..len]).into_owned()
+    }
+
+    #[test]
+    fn a_service_manager_at_a_path_or_an_abstract_name_gets_messages_and_sockets() {
+        let name = format!("purlin-manager-{}", std::process::id());
+        let path = std::env::temp_dir().join(&name);
+        let at_path = UnixDatagram::bind(&path).unwrap();
+        let at_name = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        for (receiver, address) in [(at_path, path.as_os_str()), (at_name, OsStr::new(&format!("@{name}")))] {
+            let manager = Manager::connect(address).unwrap();
+            manager.tell("READY=1");
+            assert_eq!(said(&receiver), "READY=1");
+            let (mut kept, sent) = UnixStream::pair().unwrap();
+            manager.store("api", sent.as_fd());
+            drop(sent);
+            kept.set_nonblocking(true).unwrap();
+            let error = kept.read(&mut [0]).expect_err("the message has the other end");
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            assert_eq!(said(&receiver), "FDSTORE=1\nFDNAME=api");
+            // The message was received without space for the socket, which was closed.
+            assert_eq!(kept.read(&mut [0]).unwrap(), 0);
+            manager.remove("api");
+            assert_eq!(said(&receiver), "FDSTOREREMOVE=1\nFDNAME=api");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(Manager::connect(OsStr::new("vsock:2:1")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }
