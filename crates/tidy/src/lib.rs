@@ -14,6 +14,8 @@
 //! - `layers`: a module imports only its own layer and those below, as a crate's file `layers`
 //!   says.
 //! - `links`: links between documents lead somewhere.
+//! - `book`: the book has every document of `docs`. [`check_book`] checks the links of the built
+//!   book, which `./x book` ends with.
 
 pub mod baseline;
 pub mod rules;
@@ -62,7 +64,16 @@ pub fn check(root: &Path) -> io::Result<Vec<Finding>> {
         findings.extend(rules::length::check(file)?);
     }
     findings.extend(rules::links::check(&files));
+    findings.extend(rules::book::check(&files));
     findings.extend(rules::imports::check(&files)?);
     findings.sort();
     Ok(findings)
+}
+
+/// Checks the links of the built book at `root`. The findings are in order.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn check_book(root: &Path) -> io::Result<Vec<Finding>> {
+    Ok(rules::book::broken_links(&tree::read(root)?))
 }

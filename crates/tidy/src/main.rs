@@ -1,4 +1,5 @@
-//! Checks the repository, and says where what is wrong: `tidy [--all | --update | --reset]`.
+//! Checks the repository, and says where what is wrong: `tidy [--all | --update | --reset | --book
+//! DIR]`.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,6 +15,7 @@ The rules are in crates/tidy/src/lib.rs.
   tidy --all      says all that the rules find
   tidy --update   lowers the baseline to what there is
   tidy --reset    writes the baseline anew, when a rule is introduced or changed
+  tidy --book DIR says which links of the built book in a folder lead nowhere
 ";
 
 fn main() -> ExitCode {
@@ -35,6 +37,11 @@ fn say(line: &str) {
 
 /// Returns whether all is well.
 fn run(arguments: &[&str]) -> Result<bool, String> {
+    if let ["--book", folder] = arguments {
+        let findings = tidy::check_book(Path::new(folder)).map_err(|error| format!("{folder}: {error}"))?;
+        findings.iter().for_each(|finding| say(&finding.to_string()));
+        return Ok(findings.is_empty());
+    }
     let root = Path::new(".");
     let path = root.join("crates/tidy/baseline");
     let findings = tidy::check(root).map_err(|error| error.to_string())?;

@@ -11,6 +11,8 @@ pub enum Kind {
     Rust,
     /// A document.
     Markdown,
+    /// A page of the built book.
+    Html,
     /// A list of layers, see [`crate::rules::imports`].
     Layers,
     /// Anything else: only its name is of interest.
@@ -34,6 +36,7 @@ impl File {
         let kind = match Path::new(path).extension().and_then(|extension| extension.to_str()) {
             Some("rs") => Kind::Rust,
             Some("md") => Kind::Markdown,
+            Some("html") => Kind::Html,
             None if path.ends_with("/layers") => Kind::Layers,
             _ => Kind::Other,
         };
@@ -55,7 +58,7 @@ impl File {
                 };
                 lines.filter(is_prose).collect()
             }
-            Kind::Layers | Kind::Other => Vec::new(),
+            Kind::Html | Kind::Layers | Kind::Other => Vec::new(),
         }
     }
 }

@@ -47,7 +47,7 @@ fn folders_of(path: &str) -> Vec<String> {
 }
 
 /// Where the links of a line lead: `[text](here)`.
-fn links_in(text: &str) -> Vec<&str> {
+pub(super) fn links_in(text: &str) -> Vec<&str> {
     // Code may look like a link.
     let outside_of_code: Vec<&str> = text.split('`').step_by(2).collect();
     let in_part = |part: &'_ str| {
@@ -66,7 +66,7 @@ fn links_in(text: &str) -> Vec<&str> {
 }
 
 /// A link of a document, from the root. `None` if it leads out of the repository.
-fn resolve(from: &str, link: &str) -> Option<String> {
+pub(super) fn resolve(from: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
     for part in link.trim_end_matches('/').split('/') {

@@ -1,5 +1,6 @@
 //! The rules, a file each.
 
+pub mod book;
 pub mod imports;
 pub mod length;
 pub mod links;
