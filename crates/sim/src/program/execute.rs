@@ -532,8 +532,8 @@ impl Run {
 
     /// Waits for the group's own reaction once the paths to all drives are back.
     fn outages_are_noticed(&mut self) {
-        // Failed writes of superblocks are repeated every second. Those of strips are repeated after a
-        // second and then after pauses that double, if no request repeats them before.
+        // Failed writes of superblocks are repeated every second. Those of strips are repeated
+        // after a second and then after pauses that double, if no request repeats them before.
         let env = self.sim.env();
         self.sim.block_on(env.sleep(outages::LOOKS_AGAIN));
         // A group that sends a drive no operation does not notice that its handle is useless.
