@@ -69,7 +69,7 @@ mod tests {
     const LATER: Nanos = EVERY.as_nanos() as Nanos;
 
     #[test]
-    fn what_happens_often_is_written_seldom_and_with_its_number() {
+    fn events_that_happen_often_share_a_line_with_their_number() {
         let mut limiter = LogLimiter::default();
         assert_eq!(limiter.happened("a", 5), Some(1));
         assert_eq!((limiter.happened("a", 5), limiter.happened("a", 4 + LATER)), (None, None));

@@ -20,10 +20,10 @@ const EXTENTS_MAX: usize = 4096;
 /// measurements and scratch space.
 #[derive(Clone)]
 pub struct Ram {
-    inner: Arc<Inner>,
+    inner: Arc<RamContent>,
 }
 
-struct Inner {
+struct RamContent {
     size_bytes: u64,
     chunks: Vec<Mutex<Chunk>>,
     flushes: AtomicU64,
@@ -69,7 +69,7 @@ impl Ram {
     pub fn new(size_bytes: u64) -> Ram {
         let count = size_bytes.div_ceil(CHUNK_BYTES as u64);
         let chunks = (0..count).map(|_| Mutex::default()).collect();
-        let inner = Inner { size_bytes, chunks, flushes: AtomicU64::new(0), durable_writes: AtomicU64::new(0) };
+        let inner = RamContent { size_bytes, chunks, flushes: AtomicU64::new(0), durable_writes: AtomicU64::new(0) };
         Ram { inner: Arc::new(inner) }
     }
 

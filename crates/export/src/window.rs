@@ -133,7 +133,7 @@ impl Window {
         let (ended, entered, left, waker) = (self.ended.clone(), Cell::default(), Cell::default(), None.into());
         let waiting = Rc::new(Waiting { bytes, ended, entered, left, waker });
         self.host.line.borrow_mut().push_back(waiting.clone());
-        let place = Place { host: &self.host, waiting };
+        let place = WindowPlace { host: &self.host, waiting };
         poll_fn(|context| {
             let waiting = &place.waiting;
             if waiting.entered.get() {
@@ -169,12 +169,12 @@ impl Window {
 }
 
 /// A request's place in the wait queue, which it leaves when its task ends.
-struct Place<'a> {
+struct WindowPlace<'a> {
     host: &'a HostWindow,
     waiting: Rc<Waiting>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WindowPlace<'_> {
     fn drop(&mut self) {
         if self.waiting.left.replace(true) {
             return;

@@ -49,7 +49,7 @@ pub(crate) async fn authenticate<N: Network>(
                 let reply = queue.execute(call).await;
                 let reply = reply.map_err(|lost| match machine.verdict() {
                     Some(verdict) => Led::Host(verdict),
-                    None if machine.is_weighed() && lost.is_ended_by_target() => Led::Lost(Lost::ClosedOnProof),
+                    None if machine.awaits_verdict() && lost.is_ended_by_target() => Led::Lost(Lost::ClosedOnProof),
                     None => Led::Lost(lost),
                 })?;
                 if !reply.is_intact {

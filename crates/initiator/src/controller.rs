@@ -15,10 +15,10 @@ use smallvec::smallvec;
 
 use crate::authentication::authenticate;
 use crate::connection::Connection;
-use crate::fate::Fate;
 use crate::network::{Address, Network};
 use crate::options::{KEEP_ALIVE_MIN, Options, quiet_time};
 use crate::queue::{Call, Payload, Queue, Reply};
+use crate::termination::Termination;
 use crate::{ConnectError, Lost};
 
 /// Entries of the admin queue: the smallest allowed number (Base 2.0, figure 385), and more than
@@ -54,10 +54,10 @@ pub enum Purpose {
 
 /// A working controller, until its end. A handle.
 pub struct Controller<N: Network> {
-    inner: Rc<Inner<N>>,
+    inner: Rc<ControllerState<N>>,
 }
 
-struct Inner<N: Network> {
+struct ControllerState<N: Network> {
     env: N,
     address: Rc<Address>,
     admin: Queue<N>,
@@ -65,7 +65,7 @@ struct Inner<N: Network> {
     /// Index of the queue where the last search for a queue began.
     turn: Cell<usize>,
     established: Established,
-    fate: Rc<Fate>,
+    termination: Rc<Termination>,
     keep_alive: Duration,
     ended_at: Cell<Option<Nanos>>,
 }
@@ -89,88 +89,15 @@ impl<N: Network> Controller<N> {
         options: &Options,
         purpose: Purpose,
     ) -> Result<Controller<N>, ConnectError> {
-        let guard = Guard(Some(Rc::new(Fate::default())));
-        let fate = guard.0.clone().expect("it is there until the end");
-        let opening = Controller::open_within(env, address, options, purpose, &fate);
+        let guard = Guard(Some(Rc::new(Termination::default())));
+        let termination = guard.0.clone().expect("it is there until the end");
+        let address = Rc::new(address.clone());
+        let opening = Opening { env, address: address.clone(), options, purpose, termination: &termination }.open();
         let ms = options.connect_timeout.as_millis();
-        let too_late = || ConnectError::Timeout { address: address.clone(), ms };
+        let too_late = || ConnectError::Timeout { address: (*address).clone(), ms };
         let opened = within(env, options.connect_timeout, opening).await.ok_or_else(too_late)??;
         guard.disarm();
         Ok(opened)
-    }
-
-    async fn open_within(
-        env: &N,
-        address: &Address,
-        options: &Options,
-        purpose: Purpose,
-        fate: &Rc<Fate>,
-    ) -> Result<Controller<N>, ConnectError> {
-        let address = Rc::new(address.clone());
-        let refused = |source| ConnectError::Refused { address: (*address).clone(), source };
-        let ended = |reason| ConnectError::Ended { address: (*address).clone(), reason };
-        let keep_alive = options.keep_alive.max(KEEP_ALIVE_MIN);
-        let admin = open_queue(env, &address, options, ADMIN_ENTRIES, fate).await?;
-        let events = match purpose {
-            Purpose::Io => Event::NamespaceChanged.bit() | Event::AccessChanged.bit(),
-            Purpose::Discovery => 0,
-        };
-        let wish = Wish {
-            host: options.host.clone(),
-            subsystem: options.subsystem.clone(),
-            queue_entries: ADMIN_ENTRIES,
-            keep_alive_ms: u32::try_from(keep_alive.as_millis()).unwrap_or(u32::MAX),
-            queues: if purpose == Purpose::Io { options.queues.max(1) } else { 0 },
-            events,
-        };
-        let failed = |error| match error {
-            Led::Host(source) => refused(source),
-            Led::Lost(reason) => ended(reason),
-        };
-        let reply = admin.execute(call(connect_admin(&wish))).await.map_err(ended)?;
-        let connected = Connected::of(&reply.completion).map_err(refused)?;
-        authenticate(&admin, options, connected).await.map_err(failed)?;
-        let established = *lead(env, &admin, Setup::of_connected(wish, connected)).await.map_err(failed)?;
-        let is_discovery = established.info.is_discovery;
-        if is_discovery != (purpose == Purpose::Discovery) {
-            let what = if is_discovery {
-                "this is a discovery subsystem: it has no namespaces"
-            } else {
-                "this is no discovery subsystem"
-            };
-            return Err(ConnectError::Unfit { address: (*address).clone(), what: what.to_owned() });
-        }
-
-        let entries = entries(options, &established);
-        let mut io = Vec::new();
-        for number in 1..=established.queues {
-            let queue = open_queue(env, &address, options, entries, fate).await?;
-            let connect = connect_io(&options.host, &options.subsystem, established.cntlid, number, entries);
-            let reply = queue.execute(call(connect)).await.map_err(ended)?;
-            let connected = Connected::of(&reply.completion).map_err(refused)?;
-            authenticate(&queue, options, connected).await.map_err(failed)?;
-            io.push(queue);
-        }
-        if let Some(queue) = io.iter().chain([&admin]).find(|queue| queue.digests() != options.digests) {
-            let (asked, agreed) = (options.digests, queue.digests());
-            tracing::warn!(%address, ?asked, ?agreed, "the target does not want the digests: what the network damages may go unnoticed");
-        }
-        let inner = Inner {
-            env: env.clone(),
-            address: address.clone(),
-            admin,
-            io,
-            turn: Cell::new(0),
-            established,
-            fate: fate.clone(),
-            keep_alive,
-            ended_at: Cell::new(None),
-        };
-        let controller = Controller { inner: Rc::new(inner) };
-        env.spawn(controller.clone().note_end());
-        env.spawn(controller.clone().keep_alive());
-        env.spawn(controller.clone().watch(options.command_timeout));
-        Ok(controller)
     }
 
     /// Properties of the controller.
@@ -195,18 +122,18 @@ impl<N: Network> Controller<N> {
 
     /// Why it has ended, or `None`.
     pub fn lost(&self) -> Option<Lost> {
-        self.inner.fate.lost()
+        self.inner.termination.lost()
     }
 
     /// Returns when it has ended.
     pub async fn ended(&self) -> Lost {
-        self.inner.fate.ended().await;
+        self.inner.termination.ended().await;
         self.lost().expect("it has ended")
     }
 
     /// Ends the controller: connections are closed, and commands in flight fail.
     pub fn give_up(&self, reason: Lost) {
-        self.inner.fate.end(reason);
+        self.inner.termination.end(reason);
     }
 
     /// Runs a dialogue over the admin queue.
@@ -214,11 +141,8 @@ impl<N: Network> Controller<N> {
     /// # Errors
     /// [`ConnectError::Refused`], [`ConnectError::Ended`].
     pub async fn lead<D: Dialogue>(&self, dialogue: D) -> Result<D::Outcome, ConnectError> {
-        let address = || (*self.inner.address).clone();
-        lead(&self.inner.env, &self.inner.admin, dialogue).await.map_err(|error| match error {
-            Led::Host(source) => ConnectError::Refused { address: address(), source },
-            Led::Lost(reason) => ConnectError::Ended { address: address(), reason },
-        })
+        let led = lead(&self.inner.env, &self.inner.admin, dialogue).await;
+        led.map_err(|error| error.at(&self.inner.address))
     }
 
     /// Sends an admin command and waits for its answer.
@@ -237,7 +161,7 @@ impl<N: Network> Controller<N> {
     /// # Panics
     /// If it has no I/O queues.
     pub async fn execute(&self, call: Call) -> Result<Reply, Lost> {
-        let Inner { io, turn, .. } = &*self.inner;
+        let ControllerState { io, turn, .. } = &*self.inner;
         let first = (turn.get() + 1) % io.len();
         turn.set(first);
         let around = (0..io.len()).map(|step| &io[(first + step) % io.len()]);
@@ -272,22 +196,22 @@ impl<N: Network> Controller<N> {
     /// Tells the controller that it is not used any more, and ends it. Commands in flight fail.
     /// Returns whether the controller has shut down: then it executes no more commands.
     pub async fn shutdown(&self) -> bool {
-        let Inner { env, admin, fate, .. } = &*self.inner;
+        let ControllerState { env, admin, termination, .. } = &*self.inner;
         let mut is_down = false;
-        if !fate.is_sealed() {
+        if !termination.is_sealed() {
             let dialogue = Shutdown::new(SHUTDOWN_MAX.as_millis() as u32);
             // If it does not answer, its keep alive timer ends it.
             is_down = within(env, SHUTDOWN_MAX, lead(env, admin, dialogue)).await.is_some_and(|led| led.is_ok());
         }
-        fate.end(Lost::Disconnected);
+        termination.end(Lost::Disconnected);
         is_down
     }
 
     /// Time until a controller that has ended can execute no more of the commands that it was sent.
     /// `None` if it has not ended.
     fn unsettled_for(&self) -> Option<Duration> {
-        let Inner { env, established, fate, ended_at, keep_alive, .. } = &*self.inner;
-        if fate.lost()?.is_ended_by_target() {
+        let ControllerState { env, established, termination, ended_at, keep_alive, .. } = &*self.inner;
+        if termination.lost()?.is_ended_by_target() {
             return Some(Duration::ZERO);
         }
         let quiet = quiet_time(*keep_alive, established.info.has_traffic_based_keep_alive);
@@ -303,36 +227,36 @@ impl<N: Network> Controller<N> {
     /// Returns when a controller that has ended can execute no more of the commands that it was
     /// sent.
     pub(crate) async fn settled(&self) {
-        let Inner { env, fate, .. } = &*self.inner;
-        fate.ended().await;
+        let ControllerState { env, termination, .. } = &*self.inner;
+        termination.ended().await;
         if let Some(left) = self.unsettled_for().filter(|left| !left.is_zero()) {
             env.sleep(left).await;
         }
     }
 
     async fn note_end(self) {
-        let Inner { env, fate, ended_at, .. } = &*self.inner;
-        fate.ended().await;
+        let ControllerState { env, termination, ended_at, .. } = &*self.inner;
+        termination.ended().await;
         ended_at.set(Some(env.now()));
     }
 
     /// Base 2.0, clause 3.9: the timer runs from the last Keep Alive that the controller received.
     async fn keep_alive(self) {
-        let Inner { env, admin, fate, keep_alive, .. } = &*self.inner;
-        while race(env.sleep(*keep_alive / 2), fate.ended()).await.is_some() {
+        let ControllerState { env, admin, termination, keep_alive, .. } = &*self.inner;
+        while race(env.sleep(*keep_alive / 2), termination.ended()).await.is_some() {
             match within(env, *keep_alive, admin.execute(call(admin::keep_alive()))).await {
                 Some(Ok(_)) => {}
                 Some(Err(_)) => return,
-                None => fate.end(Lost::Silent { what: "Keep Alive", ms: keep_alive.as_millis() as u64 }),
+                None => termination.end(Lost::Silent { what: "Keep Alive", ms: keep_alive.as_millis() as u64 }),
             }
         }
     }
 
     /// Aborts late commands, and ends the controller if that does not help.
     async fn watch(self, limit: Duration) {
-        let Inner { env, admin, io, fate, .. } = &*self.inner;
+        let ControllerState { env, admin, io, termination, .. } = &*self.inner;
         let period = (limit / 4).min(WATCH_PERIOD_MAX);
-        while race(env.sleep(period), fate.ended()).await.is_some() {
+        while race(env.sleep(period), termination.ended()).await.is_some() {
             // Controllers whose drives are dead still answer Keep Alive, so the admin queue says
             // nothing about the I/O queues.
             let heard = io.iter().map(Queue::heard).max().unwrap_or_default();
@@ -349,9 +273,128 @@ impl<N: Network> Controller<N> {
             }
             if is_hopeless {
                 let ms = (limit + limit / 2).as_millis() as u64;
-                fate.end(Lost::Silent { what: "a command", ms });
+                termination.end(Lost::Silent { what: "a command", ms });
             }
         }
+    }
+}
+
+/// A controller that is being connected.
+struct Opening<'a, N: Network> {
+    env: &'a N,
+    address: Rc<Address>,
+    options: &'a Options,
+    purpose: Purpose,
+    termination: &'a Rc<Termination>,
+}
+
+impl<N: Network> Opening<'_, N> {
+    async fn open(self) -> Result<Controller<N>, ConnectError> {
+        let (admin, established) = self.connect_admin_queue().await?;
+        self.check_purpose(&established)?;
+        let io = self.connect_io_queues(&established).await?;
+        self.warn_of_missing_digests(io.iter().chain([&admin]));
+        Ok(self.start(admin, io, established))
+    }
+
+    /// Connects the admin queue, and enables the controller over it.
+    async fn connect_admin_queue(&self) -> Result<(Queue<N>, Established), ConnectError> {
+        let queue = self.open_queue(ADMIN_ENTRIES).await?;
+        let events = match self.purpose {
+            Purpose::Io => Event::NamespaceChanged.bit() | Event::AccessChanged.bit(),
+            Purpose::Discovery => 0,
+        };
+        let wish = Wish {
+            host: self.options.host.clone(),
+            subsystem: self.options.subsystem.clone(),
+            queue_entries: ADMIN_ENTRIES,
+            keep_alive_ms: u32::try_from(self.keep_alive().as_millis()).unwrap_or(u32::MAX),
+            queues: if self.purpose == Purpose::Io { self.options.queues.max(1) } else { 0 },
+            events,
+        };
+        let connected = self.connect_queue(&queue, connect_admin(&wish)).await?;
+        let setup = Setup::of_connected(wish, connected);
+        let established = lead(self.env, &queue, setup).await.map_err(|error| self.failed(error))?;
+        Ok((queue, *established))
+    }
+
+    /// The subsystem has to be one of the kind that the connection is for.
+    fn check_purpose(&self, established: &Established) -> Result<(), ConnectError> {
+        let what = match (self.purpose, established.info.is_discovery) {
+            (Purpose::Io, false) | (Purpose::Discovery, true) => return Ok(()),
+            (Purpose::Io, true) => "this is a discovery subsystem: it has no namespaces",
+            (Purpose::Discovery, false) => "this is no discovery subsystem",
+        };
+        Err(ConnectError::Unfit { address: (*self.address).clone(), what: what.to_owned() })
+    }
+
+    async fn connect_io_queues(&self, established: &Established) -> Result<Vec<Queue<N>>, ConnectError> {
+        let Options { host, subsystem, .. } = self.options;
+        let entries = entries(self.options, established);
+        let mut queues = Vec::new();
+        for number in 1..=established.queues {
+            let queue = self.open_queue(entries).await?;
+            self.connect_queue(&queue, connect_io(host, subsystem, established.cntlid, number, entries)).await?;
+            queues.push(queue);
+        }
+        Ok(queues)
+    }
+
+    fn warn_of_missing_digests<'q>(&self, mut queues: impl Iterator<Item = &'q Queue<N>>)
+    where
+        N: 'q,
+    {
+        let asked = self.options.digests;
+        if let Some(queue) = queues.find(|queue| queue.digests() != asked) {
+            let (address, agreed) = (&self.address, queue.digests());
+            tracing::warn!(%address, ?asked, ?agreed, "the target does not want the digests: what the network damages may go unnoticed");
+        }
+    }
+
+    /// Starts the tasks of a controller whose queues are connected.
+    fn start(self, admin: Queue<N>, io: Vec<Queue<N>>, established: Established) -> Controller<N> {
+        let keep_alive = self.keep_alive();
+        let state = ControllerState {
+            env: self.env.clone(),
+            address: self.address,
+            admin,
+            io,
+            turn: Cell::new(0),
+            established,
+            termination: self.termination.clone(),
+            keep_alive,
+            ended_at: Cell::new(None),
+        };
+        let controller = Controller { inner: Rc::new(state) };
+        self.env.spawn(controller.clone().note_end());
+        self.env.spawn(controller.clone().keep_alive());
+        self.env.spawn(controller.clone().watch(self.options.command_timeout));
+        controller
+    }
+
+    async fn open_queue(&self, entries: u16) -> Result<Queue<N>, ConnectError> {
+        // A queue is full with one entry less than it has: Base 2.0, clause 3.3.1.5.
+        let commands_max = entries - 1;
+        let digests = self.options.digests;
+        let limits = HostLimits { digests, alignment: 0, requests_max: REQUESTS_MAX, commands_max };
+        let connection = Connection::open(self.env, &self.address, self.options, limits).await?;
+        Ok(Queue::start(self.env, connection, commands_max.into(), self.termination.clone()))
+    }
+
+    /// Sends Connect, and authenticates if the controller asks for that.
+    async fn connect_queue(&self, queue: &Queue<N>, connect: Submission) -> Result<Connected, ConnectError> {
+        let reply = queue.execute(call(connect)).await.map_err(|reason| self.failed(Led::Lost(reason)))?;
+        let connected = Connected::of(&reply.completion).map_err(|source| self.failed(Led::Host(source)))?;
+        authenticate(queue, self.options, connected).await.map_err(|error| self.failed(error))?;
+        Ok(connected)
+    }
+
+    fn keep_alive(&self) -> Duration {
+        self.options.keep_alive.max(KEEP_ALIVE_MIN)
+    }
+
+    fn failed(&self, error: Led) -> ConnectError {
+        error.at(&self.address)
     }
 }
 
@@ -366,22 +409,8 @@ fn entries(options: &Options, established: &Established) -> u16 {
     }
 }
 
-async fn open_queue<N: Network>(
-    env: &N,
-    address: &Rc<Address>,
-    options: &Options,
-    entries: u16,
-    fate: &Rc<Fate>,
-) -> Result<Queue<N>, ConnectError> {
-    // A queue is full with one entry less than it has: Base 2.0, clause 3.3.1.5.
-    let commands_max = entries - 1;
-    let limits = HostLimits { digests: options.digests, alignment: 0, requests_max: REQUESTS_MAX, commands_max };
-    let connection = Connection::open(env, address, options, limits).await?;
-    Ok(Queue::start(env, connection, commands_max.into(), fate.clone()))
-}
-
 /// Ends the tasks of connections whose setup failed.
-struct Guard(Option<Rc<Fate>>);
+struct Guard(Option<Rc<Termination>>);
 
 impl Guard {
     fn disarm(mut self) {
@@ -391,8 +420,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(fate) = &self.0 {
-            fate.end(Lost::Disconnected);
+        if let Some(termination) = &self.0 {
+            termination.end(Lost::Disconnected);
         }
     }
 }
@@ -412,6 +441,16 @@ pub(crate) fn call(submission: Submission) -> Call {
 pub(crate) enum Led {
     Host(HostError),
     Lost(Lost),
+}
+
+impl Led {
+    fn at(self, address: &Address) -> ConnectError {
+        let address = address.clone();
+        match self {
+            Led::Host(source) => ConnectError::Refused { address, source },
+            Led::Lost(reason) => ConnectError::Ended { address, reason },
+        }
+    }
 }
 
 async fn lead<N: Network, D: Dialogue>(env: &N, queue: &Queue<N>, mut dialogue: D) -> Result<D::Outcome, Led> {

@@ -10,7 +10,7 @@ use smallvec::smallvec;
 
 use crate::IoError;
 use crate::controller::Controller;
-use crate::namespace::Inner;
+use crate::namespace::NamespaceState;
 use crate::network::Network;
 use crate::path::Path;
 use crate::queue::{Call, Payload};
@@ -97,7 +97,7 @@ fn verdict(status: Status) -> Verdict {
     if status.do_not_retry() { Verdict::Fail(IoError::Failed(status)) } else { Verdict::Again }
 }
 
-impl<N: Network> Inner<N> {
+impl<N: Network> NamespaceState<N> {
     /// The best path. `None` if no path is usable at present.
     fn choose(&self) -> Option<(Rc<Path<N>>, Controller<N>)> {
         let count = self.paths.len();
@@ -125,9 +125,9 @@ impl<N: Network> Inner<N> {
                 if self.paths.iter().all(|path| path.is_lost()) {
                     return Err(self.gone());
                 }
-                let news = shared.news.next();
-                // The end of the namespace comes without news, so wait for both.
-                let _ = race(news, shared.end.ended()).await;
+                let change = shared.changes.next();
+                // The end of the namespace sends no change notification, so wait for both.
+                let _ = race(change, shared.end.ended()).await;
             }
         };
         match shared.options.loss_timeout {

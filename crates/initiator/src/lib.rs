@@ -34,11 +34,11 @@
 #![forbid(unsafe_code)]
 
 mod authentication;
+mod change_notifications;
 mod connection;
 mod controller;
 mod discover;
 mod error;
-mod fate;
 mod gate;
 mod identity;
 mod io;
@@ -56,6 +56,7 @@ mod session;
 mod session;
 #[cfg(feature = "runtime")]
 mod shard;
+mod termination;
 mod this_host;
 #[cfg(feature = "tokio")]
 pub mod tokio;

@@ -6,13 +6,14 @@ use std::rc::Rc;
 use drive::{Buf, BufMut, Drive, DriveError, DriveInfo, Segments, join_all, race};
 use nvme::host::{Blocks, NamespaceInfo, Survey, io};
 
+use crate::change_notifications::ChangeNotifications;
 use crate::controller::{Controller, Purpose};
-use crate::fate::{Fate, News};
 use crate::identity::Identity;
 use crate::io::Op;
 use crate::known::Known;
 use crate::network::{Address, Network};
 use crate::path::{Checked, Path, PathStatus, Shared, access, look};
+use crate::termination::Termination;
 use crate::{ConnectError, IoError, Lost, Options};
 
 /// Most namespaces of a subsystem that are listed to choose one.
@@ -38,10 +39,10 @@ pub enum Selection {
 /// they are split to the limits of the controller, and the parts of a request are in flight
 /// together.
 pub struct Namespace<N: Network> {
-    inner: Rc<Inner<N>>,
+    inner: Rc<NamespaceState<N>>,
 }
 
-pub(crate) struct Inner<N: Network> {
+pub(crate) struct NamespaceState<N: Network> {
     pub env: N,
     pub paths: Vec<Rc<Path<N>>>,
     pub shared: Rc<Shared>,
@@ -139,8 +140,8 @@ impl<N: Network> Namespace<N> {
             blocks: Cell::new(known.info.blocks),
             read_only: Cell::new(known.info.read_only),
             transfer_bytes_max: known.transfer_bytes_max,
-            news: News::default(),
-            end: Fate::default(),
+            changes: ChangeNotifications::default(),
+            end: Termination::default(),
             options: known.options.clone(),
         });
         let paths: Vec<_> = known.addresses.iter().map(|address| Path::new(env, address, &shared)).collect();
@@ -148,7 +149,7 @@ impl<N: Network> Namespace<N> {
             let first = found.take_if(|(first, _)| *first == index).map(|(_, found)| found);
             env.spawn(path.clone().run(first));
         }
-        let inner = Inner { env: env.clone(), paths, shared, turn: Cell::new(0), known };
+        let inner = NamespaceState { env: env.clone(), paths, shared, turn: Cell::new(0), known };
         Namespace { inner: Rc::new(inner) }
     }
 
@@ -186,7 +187,7 @@ impl<N: Network> Namespace<N> {
     /// Whether no path could be connected for longer than [`Options::loss_timeout`], or the
     /// namespace was closed.
     pub fn is_lost(&self) -> bool {
-        let Inner { paths, shared, .. } = &*self.inner;
+        let NamespaceState { paths, shared, .. } = &*self.inner;
         shared.end.is_sealed() || paths.iter().all(|path| path.is_lost())
     }
 
@@ -199,12 +200,12 @@ impl<N: Network> Namespace<N> {
     pub async fn until(&self, lost: bool) {
         let end = &self.inner.shared.end;
         loop {
-            let news = self.inner.shared.news.next();
+            let change = self.inner.shared.changes.next();
             if end.is_sealed() || self.is_lost() == lost {
                 return;
             }
-            // The end of the namespace comes without news, so wait for both.
-            let _ = race(news, end.ended()).await;
+            // The end of the namespace sends no change notification, so wait for both.
+            let _ = race(change, end.ended()).await;
         }
     }
 
@@ -358,7 +359,7 @@ impl<N: Network> Namespace<N> {
     }
 }
 
-impl<N: Network> Drop for Inner<N> {
+impl<N: Network> Drop for NamespaceState<N> {
     fn drop(&mut self) {
         self.shared.end.end(Lost::Disconnected);
         for path in &self.paths {

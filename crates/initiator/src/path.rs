@@ -10,10 +10,11 @@ use nvme::Access;
 use nvme::host::{AccessStates, HostError, NamespaceInfo, Survey, access_log, access_log_bytes, admin};
 use nvme::target::Event;
 
+use crate::change_notifications::ChangeNotifications;
 use crate::controller::{Controller, DAMAGED, Purpose};
-use crate::fate::{Fate, News};
 use crate::identity::Identity;
 use crate::network::{Address, Network};
+use crate::termination::Termination;
 use crate::{ConnectError, Lost, Options};
 
 /// The log of changed namespaces: Base 2.0, clause 5.16.1.5.
@@ -78,9 +79,9 @@ pub(crate) struct Shared {
     /// Most data of one command, in bytes. It is the limit of the first controller.
     pub transfer_bytes_max: u64,
     /// Notifies when a path or the size has changed.
-    pub news: News,
+    pub changes: ChangeNotifications,
     /// Ends when the namespace was closed or dropped.
-    pub end: Fate,
+    pub end: Termination,
 }
 
 pub(crate) struct Path<N: Network> {
@@ -141,7 +142,7 @@ impl<N: Network> Path<N> {
     /// Keeps the path connected until the namespace ends. `first` is a controller that is already
     /// connected.
     pub async fn run(self: Rc<Self>, first: Option<Checked<N>>) {
-        let Shared { options, news, end, .. } = &*self.shared;
+        let Shared { options, changes, end, .. } = &*self.shared;
         let mut next = first;
         loop {
             let found = match next.take() {
@@ -155,7 +156,7 @@ impl<N: Network> Path<N> {
                         }
                         self.state.borrow_mut().is_lost = true;
                         tracing::warn!(address = %self.address, "the path is lost");
-                        news.tell();
+                        changes.tell();
                         connecting.await
                     };
                     match race(found, end.ended()).await {
@@ -174,7 +175,7 @@ impl<N: Network> Path<N> {
                 state.last_error = Some(lost.to_string());
             }
             tracing::warn!(address = %self.address, reason = %lost, "the connection is lost");
-            news.tell();
+            changes.tell();
         }
     }
 
@@ -191,7 +192,7 @@ impl<N: Network> Path<N> {
             tracing::info!(address = %self.address, "connected again");
         }
         drop(state);
-        self.shared.news.tell();
+        self.shared.changes.tell();
     }
 
     /// Tries to connect until it succeeds.
@@ -264,7 +265,7 @@ impl<N: Network> Path<N> {
                 if let Some((_, state)) = &mut self.state.borrow_mut().live {
                     *state = access;
                 }
-                self.shared.news.tell();
+                self.shared.changes.tell();
             }
             Err(error) => controller.give_up(Lost::Unfit(error.to_string())),
         }

@@ -20,10 +20,10 @@ use smallvec::smallvec;
 
 use crate::Lost;
 use crate::connection::{Connection, receive};
-use crate::fate::Fate;
 use crate::gate::{Gate, Pass};
 use crate::network::Network;
 use crate::outbox::Outbox;
+use crate::termination::Termination;
 use crate::wire::{WireReader, WireWriter};
 
 /// Time limit for the last message to a controller.
@@ -98,13 +98,14 @@ struct State {
 
 /// A queue. A handle.
 pub(crate) struct Queue<N: Network> {
-    inner: Rc<Inner<N>>,
+    inner: Rc<QueueShared<N>>,
 }
 
-struct Inner<N> {
+/// State that the handles of a queue and its two tasks share.
+struct QueueShared<N> {
     env: N,
     gate: Rc<Gate>,
-    fate: Rc<Fate>,
+    termination: Rc<Termination>,
     state: RefCell<State>,
 }
 
@@ -117,7 +118,7 @@ impl<N: Network> Clone for Queue<N> {
 impl<N: Network> Queue<N> {
     /// Takes over a connection, and sends and receives until the controller ends. `commands_max` is
     /// the limit of commands in flight.
-    pub fn start(env: &N, connection: Connection<N>, commands_max: usize, fate: Rc<Fate>) -> Queue<N> {
+    pub fn start(env: &N, connection: Connection<N>, commands_max: usize, termination: Rc<Termination>) -> Queue<N> {
         let Connection { reader, writer, machine, input } = connection;
         let state = State {
             machine,
@@ -129,7 +130,7 @@ impl<N: Network> Queue<N> {
             sender: None,
         };
         let gate = Gate::new(commands_max);
-        let inner = Rc::new(Inner { env: env.clone(), gate, fate, state: RefCell::new(state) });
+        let inner = Rc::new(QueueShared { env: env.clone(), gate, termination, state: RefCell::new(state) });
         env.spawn(send_all(inner.clone(), writer));
         env.spawn(receive_all(inner.clone(), reader, input));
         Queue { inner }
@@ -150,10 +151,10 @@ impl<N: Network> Queue<N> {
     /// # Errors
     /// The controller has ended. It is unknown whether it has executed the command.
     pub async fn execute(&self, call: Call) -> Result<Reply, Lost> {
-        let Inner { env, gate, fate, state } = &*self.inner;
-        let ended = || fate.lost().unwrap_or(Lost::Disconnected);
+        let QueueShared { env, gate, termination, state } = &*self.inner;
+        let ended = || termination.lost().unwrap_or(Lost::Disconnected);
         let pass = gate.pass().await.map_err(|_| ended())?;
-        if fate.is_sealed() {
+        if termination.is_sealed() {
             return Err(ended());
         }
         let (sender, receiver) = oneshot();
@@ -273,8 +274,8 @@ fn put_data(outbox: &mut Outbox, data: &[Buf], offset: usize, len: usize, digest
 }
 
 /// The sending task of a queue.
-async fn send_all<N: Network>(inner: Rc<Inner<N>>, mut writer: WireWriter<N>) {
-    let Inner { env, fate, state, .. } = &*inner;
+async fn send_all<N: Network>(inner: Rc<QueueShared<N>>, mut writer: WireWriter<N>) {
+    let QueueShared { env, termination, state, .. } = &*inner;
     loop {
         let ready = poll_fn(|context| {
             let mut state = state.borrow_mut();
@@ -284,7 +285,7 @@ async fn send_all<N: Network>(inner: Rc<Inner<N>>, mut writer: WireWriter<N>) {
             state.sender = Some(context.waker().clone());
             Poll::Pending
         });
-        if race(ready, fate.ended()).await.is_none() {
+        if race(ready, termination.ended()).await.is_none() {
             let farewell = std::mem::take(&mut state.borrow_mut().farewell);
             if !farewell.is_empty() {
                 // An error is ignored: the connection may not accept it.
@@ -296,19 +297,19 @@ async fn send_all<N: Network>(inner: Rc<Inner<N>>, mut writer: WireWriter<N>) {
         // Other commands that become ready in this turn are sent together.
         env.turn_end().await;
         let segments = state.borrow_mut().outbox.take(env);
-        match race(writer.send(segments), fate.ended()).await {
+        match race(writer.send(segments), termination.ended()).await {
             Some(Ok(())) => {}
-            Some(Err(error)) => return fate.end(Lost::failed(&error)),
+            Some(Err(error)) => return termination.end(Lost::failed(&error)),
             None => return,
         }
     }
 }
 
 /// The receiving task of a queue.
-async fn receive_all<N: Network>(inner: Rc<Inner<N>>, reader: WireReader<N>, input: Input) {
+async fn receive_all<N: Network>(inner: Rc<QueueShared<N>>, reader: WireReader<N>, input: Input) {
     let receiving = Receiving { inner: inner.clone(), reader, input };
-    if let Some(lost) = race(receiving.run(), inner.fate.ended()).await {
-        inner.fate.end(lost);
+    if let Some(lost) = race(receiving.run(), inner.termination.ended()).await {
+        inner.termination.end(lost);
     }
     inner.gate.close();
     let sent = std::mem::take(&mut inner.state.borrow_mut().sent);
@@ -330,7 +331,7 @@ enum Wants {
 }
 
 struct Receiving<N: Network> {
-    inner: Rc<Inner<N>>,
+    inner: Rc<QueueShared<N>>,
     reader: WireReader<N>,
     input: Input,
 }

@@ -1,7 +1,7 @@
 //! Measures a shard. Numbers are for one core; CPU time tells a busy machine from a slow shard.
 //!
 //! ```text
-//! iops drive SPEC [read|write] [block bytes] [queue depth] [seconds] [spin us]
+//! iops drive SPEC [read|write] [block bytes] [queue depth] [seconds] [poll us]
 //! iops passthrough SPEC [read|write] [block bytes] [queue depth] [seconds] [rounds]
 //!                             an NVMe namespace by pass-through beside its block device, in turns;
 //!                             overwrites its first 1 GiB
@@ -34,7 +34,7 @@ fn main() -> Result<(), Error> {
                 block_bytes: number(3, 4096)?,
                 depth: number(4, 32)?,
                 seconds: number(5, 3)?,
-                spin_us: number(6, 0)?,
+                poll_us: number(6, 0)?,
                 range_bytes: u64::MAX,
                 passthrough: false,
             };
@@ -47,7 +47,7 @@ fn main() -> Result<(), Error> {
                 block_bytes: number(3, 4096)?,
                 depth: number(4, 32)?,
                 seconds: number(5, 3)?,
-                spin_us: 0,
+                poll_us: 0,
                 range_bytes: 1 << 30,
                 passthrough: false,
             };
@@ -57,7 +57,7 @@ fn main() -> Result<(), Error> {
         Some("mailbox") => measure_mailbox(),
         Some("idle") => measure_idle(number(1, 3)?),
         _ => {
-            Err("usage: iops drive SPEC [read|write] [block] [depth] [seconds] [spin us] | passthrough SPEC [read|write] [block] [depth] [seconds] [rounds] | tasks | mailbox | idle"
+            Err("usage: iops drive SPEC [read|write] [block] [depth] [seconds] [poll us] | passthrough SPEC [read|write] [block] [depth] [seconds] [rounds] | tasks | mailbox | idle"
                 .into())
         }
     }
@@ -71,8 +71,8 @@ fn cpu_seconds(clock: libc::clockid_t) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn start(cores: usize, spin_us: u64, passthrough: bool) -> Result<Runtime, Error> {
-    let config = Config { spin: Duration::from_micros(spin_us), passthrough, ..Config::default() };
+fn start(cores: usize, poll_us: u64, passthrough: bool) -> Result<Runtime, Error> {
+    let config = Config { drive_polling: Duration::from_micros(poll_us), passthrough, ..Config::default() };
     let cores = config.cores.iter().rev().copied().take(cores).collect();
     Ok(Runtime::start(Config { cores, ..config })?)
 }
@@ -83,7 +83,7 @@ struct Job {
     block_bytes: u64,
     depth: u64,
     seconds: u64,
-    spin_us: u64,
+    poll_us: u64,
     /// The most bytes of the drive that are used.
     range_bytes: u64,
     passthrough: bool,
@@ -120,71 +120,116 @@ fn compare_passthrough(job: &Job, rounds: u64) -> Result<(), Error> {
 }
 
 fn measure(job: &Job) -> Result<Rates, Error> {
+    let open = open(job)?;
+    let runtime = start(1, job.poll_us, job.passthrough)?;
+    let load = Load {
+        write: job.write,
+        block_bytes: job.block_bytes,
+        depth: job.depth,
+        seconds: job.seconds,
+        range_bytes: open.info().size_bytes.min(job.range_bytes),
+    };
+    let drive = open.clone();
+    let measured = runtime
+        .shard(0)
+        .call(move || async move {
+            let env = ShardEnv::current();
+            let drive = env.attach(&drive);
+            fill(&env, &drive, load.range_bytes).await;
+            load.run(&env, &drive).await
+        })
+        .wait()?;
+    let rates = report(job, &open, &measured);
+    println!("{:?}", runtime.shard(0).stats());
+    runtime.stop();
+    Ok(rates)
+}
+
+fn open(job: &Job) -> Result<OpenDrive, Error> {
     let spec = job.spec.parse()?;
     let open = if job.passthrough { OpenDrive::open_passthrough(&spec)? } else { OpenDrive::open(&spec)? };
     if job.passthrough && open.passthrough().is_none() {
         return Err(format!("{}: {}", job.spec, open.no_passthrough().unwrap_or("it is no drive of the kernel")).into());
     }
-    let runtime = start(1, job.spin_us, job.passthrough)?;
-    let (write, block_bytes, depth, seconds) = (job.write, job.block_bytes, job.depth, job.seconds);
-    let range_bytes = open.info().size_bytes.min(job.range_bytes);
-    let drive = open.clone();
-    let (operations, wall, cpu) = runtime
-        .shard(0)
-        .call(move || async move {
-            let env = ShardEnv::current();
-            let drive = env.attach(&drive);
-            fill(&env, &drive, range_bytes).await;
-            let (wall, cpu) = (Instant::now(), cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID));
-            let end = env.now() + seconds * 1_000_000_000;
-            let operations = Rc::new(Cell::new(0u64));
-            let workers = (0..depth).map(|seed| {
-                let (env, drive, operations) = (env.clone(), drive.clone(), operations.clone());
-                async move {
-                    let blocks = range_bytes / block_bytes;
-                    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                    let mut done = 0;
-                    while done % 64 != 0 || env.now() < end {
-                        state ^= state << 13;
-                        state ^= state >> 7;
-                        state ^= state << 17;
-                        let offset = (state >> 8) % blocks * block_bytes;
-                        let buf = env.alloc(block_bytes as usize);
-                        if write {
-                            drive.write(offset, Segments::from_iter([buf.freeze()]), false).await.expect("write");
-                        } else {
-                            drive.read(offset, buf).await.expect("read");
-                        }
-                        done += 1;
-                    }
-                    operations.set(operations.get() + done);
+    Ok(open)
+}
+
+/// Operations at random places of a range, by `depth` workers that each have one in flight.
+#[derive(Clone, Copy)]
+struct Load {
+    write: bool,
+    block_bytes: u64,
+    depth: u64,
+    seconds: u64,
+    range_bytes: u64,
+}
+
+/// The operations of a load, and its time in seconds: by the clock, and of the shard's thread.
+struct Measured {
+    operations: u64,
+    wall: f64,
+    cpu: f64,
+}
+
+impl Load {
+    async fn run(self, env: &ShardEnv, drive: &runtime::Drive) -> Measured {
+        let (wall, cpu) = (Instant::now(), cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID));
+        let end = env.now() + self.seconds * 1_000_000_000;
+        let operations = Rc::new(Cell::new(0u64));
+        let (all_done, wait) = drive::oneshot();
+        let left = Rc::new(Cell::new((self.depth, Some(all_done))));
+        for seed in 0..self.depth {
+            let (operations, left) = (operations.clone(), left.clone());
+            let work = self.work(env.clone(), drive.clone(), seed, end);
+            env.spawn(async move {
+                let done = work.await;
+                operations.set(operations.get() + done);
+                let (count, all_done) = left.take();
+                match (count - 1, all_done) {
+                    (0, Some(all_done)) => all_done.send(()),
+                    (count, all_done) => left.set((count, all_done)),
                 }
             });
-            let (all_done, wait) = drive::oneshot();
-            let left = Rc::new(Cell::new((depth, Some(all_done))));
-            for worker in workers {
-                let left = left.clone();
-                env.spawn(async move {
-                    worker.await;
-                    let (count, all_done) = left.take();
-                    match (count - 1, all_done) {
-                        (0, Some(all_done)) => all_done.send(()),
-                        (count, all_done) => left.set((count, all_done)),
-                    }
-                });
+        }
+        wait.await.expect("the workers end");
+        let cpu = cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID) - cpu;
+        Measured { operations: operations.get(), wall: wall.elapsed().as_secs_f64(), cpu }
+    }
+
+    /// One operation after the other until `end`. Returns their number.
+    async fn work(self, env: ShardEnv, drive: runtime::Drive, seed: u64, end: u64) -> u64 {
+        let blocks = self.range_bytes / self.block_bytes;
+        let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut done = 0;
+        while done % 64 != 0 || env.now() < end {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let offset = (state >> 8) % blocks * self.block_bytes;
+            let buf = env.alloc(self.block_bytes as usize);
+            if self.write {
+                drive.write(offset, Segments::from_iter([buf.freeze()]), false).await.expect("write");
+            } else {
+                drive.read(offset, buf).await.expect("read");
             }
-            wait.await.expect("the workers end");
-            (operations.get(), wall.elapsed().as_secs_f64(), cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID) - cpu)
-        })
-        .wait()?;
+            done += 1;
+        }
+        done
+    }
+}
+
+fn report(job: &Job, open: &OpenDrive, measured: &Measured) -> Rates {
+    let Measured { operations, wall, cpu } = *measured;
     let stats = open.stats();
-    let histogram = if write { &stats.write_latency } else { &stats.read_latency };
+    let histogram = if job.write { &stats.write_latency } else { &stats.read_latency };
     let rates = Rates { by_wall: operations as f64 / wall, by_cpu: operations as f64 / cpu };
     println!(
-        "{}{} {} of {block_bytes} bytes, depth {depth}: {:.0} operations/s, {:.0} per CPU second ({:.0}% of a core), median below {} us",
+        "{}{} {} of {} bytes, depth {}: {:.0} operations/s, {:.0} per CPU second ({:.0}% of a core), median below {} us",
         open.info().name,
         open.passthrough().map_or(String::new(), |node| format!(" by {node}")),
-        if write { "writes" } else { "reads" },
+        if job.write { "writes" } else { "reads" },
+        job.block_bytes,
+        job.depth,
         rates.by_wall,
         rates.by_cpu,
         cpu / wall * 100.0,
@@ -193,9 +238,7 @@ fn measure(job: &Job) -> Result<Rates, Error> {
     if job.passthrough {
         println!("{} of {} reads and writes were commands", stats.commands, stats.reads + stats.writes);
     }
-    println!("{:?}", runtime.shard(0).stats());
-    runtime.stop();
-    Ok(rates)
+    rates
 }
 
 /// Writes the used range of the drive once, so that reads find memory or blocks behind every
@@ -304,7 +347,7 @@ fn measure_mailbox() -> Result<(), Error> {
         let nanos = call.wait()?;
         let rung: u64 = runtime.shards().iter().zip(before).map(|(shard, before)| shard.stats().rung - before).sum();
         println!(
-            "{nanos:.0} ns for a message there and back, {depth} at a time, {:.3} bells each",
+            "{nanos:.0} ns for a message there and back, {depth} at a time, {:.3} doorbells each",
             rung as f64 / rounds as f64
         );
     }

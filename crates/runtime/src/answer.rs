@@ -75,12 +75,12 @@ impl<T> Future for Call<T> {
 }
 
 /// Wakes a blocked thread.
-struct Bell {
+struct Doorbell {
     rung: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Wake for Bell {
+impl Wake for Doorbell {
     fn wake(self: Arc<Self>) {
         *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_one();
@@ -94,16 +94,16 @@ impl<T> Call<T> {
     /// # Errors
     /// [`Stopped`].
     pub fn wait(mut self) -> Result<T, Stopped> {
-        let bell = Arc::new(Bell { rung: Mutex::new(false), changed: Condvar::new() });
-        let waker = Waker::from(bell.clone());
+        let doorbell = Arc::new(Doorbell { rung: Mutex::new(false), changed: Condvar::new() });
+        let waker = Waker::from(doorbell.clone());
         let mut context = Context::from_waker(&waker);
         loop {
             if let Poll::Ready(result) = Pin::new(&mut self).poll(&mut context) {
                 return result;
             }
-            let mut rung = bell.rung.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rung = doorbell.rung.lock().unwrap_or_else(PoisonError::into_inner);
             while !*rung {
-                rung = bell.changed.wait(rung).unwrap_or_else(PoisonError::into_inner);
+                rung = doorbell.changed.wait(rung).unwrap_or_else(PoisonError::into_inner);
             }
             *rung = false;
         }

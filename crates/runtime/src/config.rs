@@ -33,7 +33,7 @@ pub struct Config {
     /// How long a shard polls for the completion of a drive operation before it sleeps. Zero never
     /// polls. Zero is right where clients share the cores (`docs/decisions/runtime-loop.md` has the
     /// measurement).
-    pub spin: Duration,
+    pub drive_polling: Duration,
     /// Shards can send commands to NVMe namespaces past the block layer, for drives opened with
     /// [`OpenDrive::open_passthrough`](crate::OpenDrive::open_passthrough). Their rings then take
     /// twice the memory.
@@ -49,7 +49,7 @@ impl Default for Config {
             arena_bytes: 64 << 20,
             ring_entries: 512,
             fixed_files: 1024,
-            spin: Duration::ZERO,
+            drive_polling: Duration::ZERO,
             passthrough: false,
         }
     }
@@ -139,7 +139,7 @@ impl Runtime {
                 ring_entries: config.ring_entries,
                 fixed_files: config.fixed_files,
                 arena,
-                spin: config.spin,
+                drive_polling: config.drive_polling,
                 passthrough: config.passthrough,
             };
             let (started, wait) = mpsc::channel();

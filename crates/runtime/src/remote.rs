@@ -1,4 +1,4 @@
-//! A shard for other threads: its inbox and its bell.
+//! A shard for other threads: its inbox and its doorbell.
 //!
 //! # No wake-up is lost
 //!
@@ -10,14 +10,14 @@
 //! S2  pending.swap(true)              H2  if pending { sleeping = false; go on }
 //! S3  if it was false and             H3  sleep in the kernel until a completion comes
 //!     sleeping.swap(false): ring      ..  sleeping = false
-//!     the bell                        H4  if pending.swap(false): take the inbox
+//!     the doorbell                    H4  if pending.swap(false): take the inbox
 //! ```
 //! S2 and H1 are writes. S3 and H2 each read the value that the other side wrote. All four are in
 //! one total order. If H2 does not see S2, then H2 is before S2, hence H1 is before S3, and S3 sees
-//! `sleeping`: the bell rings. The bell is an eventfd that the ring polls, so it makes no
+//! `sleeping`: the doorbell rings. The doorbell is an eventfd that the ring polls, so it makes no
 //! difference whether it rings before or after H3. A sender that finds `pending` already set leaves
-//! the bell to the sender that set it: H4 has not happened since, or `pending` would be false. A
-//! running shard is never rung.
+//! the doorbell to the sender that set it: H4 has not happened since, or `pending` would be false.
+//! A running shard is never rung.
 
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -50,7 +50,7 @@ pub(crate) struct Remote {
     inbox: Mutex<Inbox>,
     pending: AtomicBool,
     sleeping: AtomicBool,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     pub(crate) counters: LoopCounters,
 }
 
@@ -93,7 +93,7 @@ impl Remote {
             inbox: Mutex::new(Inbox { items: Vec::new(), open: true }),
             pending: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
-            bell: system::eventfd()?,
+            doorbell: system::eventfd()?,
             counters: LoopCounters::default(),
         })
     }
@@ -106,8 +106,8 @@ impl Remote {
         self.core
     }
 
-    pub(crate) fn bell_fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+    pub(crate) fn doorbell_fd(&self) -> RawFd {
+        self.doorbell.as_raw_fd()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inbox> {
@@ -129,7 +129,7 @@ impl Remote {
         }
         if !self.pending.swap(true, Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst) {
             self.counters.rung.fetch_add(1, Ordering::Relaxed);
-            system::eventfd_add_one(&self.bell);
+            system::eventfd_add_one(&self.doorbell);
         }
         Ok(())
     }
@@ -255,14 +255,14 @@ mod tests {
 
     use super::*;
 
-    /// Blocks until the bell rings. Returns false after five seconds without a ring.
-    fn wait_for_bell(remote: &Remote) -> bool {
-        let mut poll = libc::pollfd { fd: remote.bell_fd(), events: libc::POLLIN, revents: 0 };
+    /// Blocks until the doorbell rings. Returns false after five seconds without a ring.
+    fn wait_for_doorbell(remote: &Remote) -> bool {
+        let mut poll = libc::pollfd { fd: remote.doorbell_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry is passed, and it is valid for writes.
         let rang = unsafe { libc::poll(&mut poll, 1, 5000) } == 1;
         let mut count = [0u8; 8];
         // SAFETY: the buffer holds the 8 bytes whose length is passed.
-        unsafe { libc::read(remote.bell_fd(), count.as_mut_ptr().cast(), count.len()) };
+        unsafe { libc::read(remote.doorbell_fd(), count.as_mut_ptr().cast(), count.len()) };
         rang
     }
 
@@ -292,7 +292,7 @@ mod tests {
             taken.store(done, Ordering::Release);
             (0..done % 61).for_each(|_| std::hint::spin_loop());
             if done < ITEMS && remote.may_sleep() {
-                assert!(wait_for_bell(&remote), "asleep, and item {done} of {ITEMS} lies in the inbox");
+                assert!(wait_for_doorbell(&remote), "asleep, and item {done} of {ITEMS} lies in the inbox");
                 remote.awake();
             }
         }

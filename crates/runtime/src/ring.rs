@@ -9,8 +9,8 @@ use io_uring::{IoUring, Submitter, cqueue, squeue};
 
 /// `user_data` of operations whose completion is ignored.
 pub(crate) const IGNORED: u64 = u64::MAX;
-/// `user_data` of the poll on the bell.
-pub(crate) const BELL: u64 = u64::MAX - 1;
+/// `user_data` of the poll on the doorbell.
+pub(crate) const DOORBELL: u64 = u64::MAX - 1;
 
 /// `IORING_ENTER_GETEVENTS`: run deferred work and post its completions.
 const GET_EVENTS: u32 = 1;
@@ -121,7 +121,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queues<S, C> {
             // A refused entry does not stop the entries after it.
             .setup_submit_all()
             // There are more completions than entries in one turn: drives at queue depth, sockets,
-            // bells.
+            // doorbells.
             .setup_cqsize(entries * 4)
             .setup_clamp()
             .build(entries)?;

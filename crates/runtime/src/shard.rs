@@ -22,11 +22,11 @@ use crate::buffers::BufferTable;
 use crate::clock;
 use crate::env::ShardEnv;
 use crate::files::{FileTable, Target};
-use crate::nap::Naps;
 use crate::op::{Completed, Op, OpKey, OpSlab, Payload};
+use crate::polling::AdaptivePolling;
 use crate::remote::{Item, Remote, ShardHandle};
-use crate::ring::{BELL, IGNORED, Ring};
-use crate::spin::Spinner;
+use crate::ring::{DOORBELL, IGNORED, Ring};
+use crate::short_wait::ShortWaitCost;
 use crate::system;
 use crate::task::{LocalFuture, TaskHeader, TaskKey, TaskSlab};
 use crate::timer::Timers;
@@ -74,15 +74,15 @@ pub(crate) struct Shard {
     reaped_at: Cell<Nanos>,
     /// The rest of [`READY_OPS_PER_POLL`] in the current poll.
     ready_ops: Cell<u32>,
-    /// Drive operations in flight. The shard may spin for them.
+    /// Drive operations in flight. The shard may poll for them.
     drive_ops: Cell<u32>,
-    spin: Duration,
+    drive_polling: Duration,
     /// Receives in flight from clients that may send the next request at once.
     prompt_receives: Cell<u32>,
-    spinner: RefCell<Spinner>,
+    client_polling: RefCell<AdaptivePolling>,
     /// The receive that was not yet given to the kernel.
     held: RefCell<Option<wait::Held>>,
-    naps: RefCell<Naps>,
+    short_wait_cost: RefCell<ShortWaitCost>,
     stopping: Cell<bool>,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct ShardSetup {
     pub(crate) ring_entries: u32,
     pub(crate) fixed_files: u32,
     pub(crate) arena: &'static Arena,
-    pub(crate) spin: Duration,
+    pub(crate) drive_polling: Duration,
     pub(crate) passthrough: bool,
 }
 
@@ -141,14 +141,14 @@ impl Shard {
             reaped_at: Cell::new(clock::now()),
             ready_ops: Cell::new(0),
             drive_ops: Cell::new(0),
-            spin: setup.spin,
+            drive_polling: setup.drive_polling,
             prompt_receives: Cell::new(0),
-            spinner: RefCell::default(),
+            client_polling: RefCell::default(),
             held: RefCell::default(),
-            naps: RefCell::default(),
+            short_wait_cost: RefCell::default(),
             stopping: Cell::new(false),
         });
-        shard.arm_bell();
+        shard.arm_doorbell();
         setup.arena.keep_magazine();
         CURRENT.with(|current| *current.borrow_mut() = Some(shard.clone()));
         Ok(shard)
@@ -308,7 +308,7 @@ impl Shard {
         Op::new(self, key)
     }
 
-    /// Like [`Shard::start`], for a drive: the loop may spin for it.
+    /// Like [`Shard::start`], for a drive: the loop may poll for it.
     ///
     /// # Safety
     /// As for [`Shard::start`].
@@ -364,11 +364,11 @@ impl Shard {
         self.files.borrow_mut().remove(&self.ring.borrow().submitter(), target);
     }
 
-    fn arm_bell(&self) {
-        let bell = types::Fd(self.remote.bell_fd());
+    fn arm_doorbell(&self) {
+        let doorbell = types::Fd(self.remote.doorbell_fd());
         // One entry polls forever. The counter is never read, since every write to it wakes the
         // poll.
-        let entry = opcode::PollAdd::new(bell, libc::POLLIN as u32).multi(true).build().user_data(BELL);
+        let entry = opcode::PollAdd::new(doorbell, libc::POLLIN as u32).multi(true).build().user_data(DOORBELL);
         // SAFETY: the entry holds no pointer.
         unsafe { self.ring.borrow_mut().push(entry) };
     }
@@ -452,9 +452,9 @@ impl Shard {
         for completion in completions.drain(..) {
             match completion.user_data() {
                 IGNORED => {}
-                BELL => {
+                DOORBELL => {
                     if !io_uring::cqueue::more(completion.flags()) {
-                        self.arm_bell();
+                        self.arm_doorbell();
                     }
                 }
                 user_data => self.complete(OpKey::from_user_data(user_data), completion.result()),
@@ -508,7 +508,7 @@ impl Shard {
             self.entered(result);
             self.ring.borrow_mut().reap(completions);
             for completion in completions.drain(..) {
-                if matches!(completion.user_data(), IGNORED | BELL) {
+                if matches!(completion.user_data(), IGNORED | DOORBELL) {
                     continue;
                 }
                 let key = OpKey::from_user_data(completion.user_data());
@@ -528,7 +528,7 @@ impl Shard {
     }
 }
 
-/// A drive operation. It is counted, so that the loop knows whether spinning may be worthwhile.
+/// A drive operation. It is counted, so that the loop knows whether polling may be worthwhile.
 pub(crate) struct DriveOp<'a>(Op<'a>);
 
 impl Future for DriveOp<'_> {

@@ -40,7 +40,7 @@ pub struct Limit {
 #[derive(Debug, Default)]
 pub struct Limiter {
     is_on: AtomicBool,
-    inner: Mutex<Inner>,
+    inner: Mutex<LimiterState>,
 }
 
 /// How long requests have waited for a [`Limiter`].
@@ -78,9 +78,9 @@ impl Owner {
         self.0.fetch_max(how, Ordering::SeqCst);
     }
 
-    /// The fate of a request that does not wait: `Some(true)` if it goes on, `Some(false)` if it is
-    /// dropped. `None` if it has to wait.
-    fn fate(&self) -> Option<bool> {
+    /// The decision about a request that does not wait: `Some(true)` if it goes on, `Some(false)`
+    /// if it is dropped. `None` if it has to wait.
+    fn decision(&self) -> Option<bool> {
         match self.0.load(Ordering::SeqCst) {
             WAITS => None,
             how => Some(how == HURRIES),
@@ -89,9 +89,9 @@ impl Owner {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct LimiterState {
     limit: Option<Limit>,
-    /// The limit is new. It takes effect at the next [`Inner::fill`], which knows the time.
+    /// The limit is new. It takes effect at the next [`LimiterState::fill`], which knows the time.
     is_new: bool,
     requests: Option<Bucket>,
     bytes: Option<Bucket>,
@@ -143,7 +143,7 @@ impl Ticket {
     }
 }
 
-impl Inner {
+impl LimiterState {
     fn fill(&mut self, now: Nanos) {
         let nanos = now.saturating_sub(self.filled_at);
         self.filled_at = self.filled_at.max(now);
@@ -242,9 +242,9 @@ impl Limiter {
             let mut inner = lock(&self.inner);
             let mut wake = Vec::new();
             inner.line.retain(|ticket| {
-                let fate = if Arc::ptr_eq(&ticket.owner, owner) { owner.fate() } else { None };
-                wake.extend(fate.and_then(|passes| ticket.end(passes)));
-                fate.is_none()
+                let decision = if Arc::ptr_eq(&ticket.owner, owner) { owner.decision() } else { None };
+                wake.extend(decision.and_then(|passes| ticket.end(passes)));
+                decision.is_none()
             });
             // The request that is at the head now may not know it yet.
             wake.extend(inner.line.front().and_then(|head| head.waker()));
@@ -263,7 +263,7 @@ impl Limiter {
         let mut inner = lock(&self.inner);
         // Under the lock: `release` either finds the ticket in the wait queue, or its effect is
         // seen here.
-        if let Some(passes) = owner.fate() {
+        if let Some(passes) = owner.decision() {
             return Ok(passes);
         }
         inner.fill(now);
@@ -304,7 +304,7 @@ impl Limiter {
             Ok(passes) => return passes,
             Err(ticket) => ticket,
         };
-        let _place = Place { limiter: self, ticket: &ticket };
+        let _place = LimiterPlace { limiter: self, ticket: &ticket };
         let mut timer: Option<(Nanos, Sleep)> = None;
         poll_fn(|context| {
             loop {
@@ -335,12 +335,12 @@ impl Limiter {
 }
 
 /// A request's place in the wait queue, which it leaves when its task ends.
-struct Place<'a> {
+struct LimiterPlace<'a> {
     limiter: &'a Limiter,
     ticket: &'a Arc<Ticket>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for LimiterPlace<'_> {
     fn drop(&mut self) {
         if lock(&self.ticket.end).passes.is_some() {
             return;

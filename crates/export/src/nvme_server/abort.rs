@@ -22,7 +22,7 @@ pub(super) struct Request {
 
 /// The future that tells whether the command was aborted.
 #[derive(Debug)]
-pub(super) struct Outcome(Arc<Mutex<Shared>>);
+pub(super) struct AbortOutcome(Arc<Mutex<Shared>>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -37,9 +37,9 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 
 impl Request {
     /// A request for the command with this identifier, and its outcome.
-    pub fn new(cid: u16) -> (Request, Outcome) {
+    pub fn new(cid: u16) -> (Request, AbortOutcome) {
         let shared = Arc::default();
-        (Request { cid, shared: Arc::clone(&shared) }, Outcome(shared))
+        (Request { cid, shared: Arc::clone(&shared) }, AbortOutcome(shared))
     }
 
     /// The command was answered "Command Abort Requested".
@@ -61,7 +61,7 @@ impl Drop for Request {
     }
 }
 
-impl Future for Outcome {
+impl Future for AbortOutcome {
     type Output = bool;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
@@ -78,35 +78,35 @@ impl Future for Outcome {
 
 /// Commands of a queue that have a task and have not begun.
 #[derive(Default)]
-pub(super) struct Waiting(RefCell<Vec<Rc<Place>>>);
+pub(super) struct Waiting(RefCell<Vec<Rc<WaitingCommand>>>);
 
-struct Place {
+struct WaitingCommand {
     cid: u16,
     request: Cell<Option<Request>>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// Leaves its place when it is dropped.
+/// A command among those that wait, until this is dropped.
 struct Seat<'a> {
     waiting: &'a Waiting,
-    place: Rc<Place>,
+    command: Rc<WaitingCommand>,
 }
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        self.waiting.0.borrow_mut().retain(|place| !Rc::ptr_eq(place, &self.place));
+        self.waiting.0.borrow_mut().retain(|command| !Rc::ptr_eq(command, &self.command));
     }
 }
 
 impl Waiting {
     /// Ends the command that waits under this identifier. If there is none, the request is dropped.
     pub fn abort(&self, request: Request) {
-        let found = self.0.borrow().iter().find(|place| place.cid == request.cid).cloned();
-        let Some(place) = found else { return };
+        let found = self.0.borrow().iter().find(|command| command.cid == request.cid).cloned();
+        let Some(command) = found else { return };
         // Of several requests for one command, only the first aborts it.
-        let first = place.request.take().unwrap_or(request);
-        place.request.set(Some(first));
-        let waker = place.waker.take();
+        let first = command.request.take().unwrap_or(request);
+        command.request.set(Some(first));
+        let waker = command.waker.take();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -114,17 +114,17 @@ impl Waiting {
 
     /// Waits, unless the command is aborted meanwhile: then returns the request.
     pub async fn unless_aborted<T>(&self, cid: u16, waiting: impl Future<Output = T>) -> Result<T, Request> {
-        let place = Rc::new(Place { cid, request: Cell::new(None), waker: RefCell::default() });
-        self.0.borrow_mut().push(place.clone());
-        let seat = Seat { waiting: self, place };
+        let command = Rc::new(WaitingCommand { cid, request: Cell::new(None), waker: RefCell::default() });
+        self.0.borrow_mut().push(command.clone());
+        let seat = Seat { waiting: self, command };
         let mut waiting = pin!(waiting);
         poll_fn(|context| {
-            if let Some(request) = seat.place.request.take() {
+            if let Some(request) = seat.command.request.take() {
                 return Poll::Ready(Err(request));
             }
             let polled = waiting.as_mut().poll(context).map(Ok);
             if polled.is_pending() {
-                *seat.place.waker.borrow_mut() = Some(context.waker().clone());
+                *seat.command.waker.borrow_mut() = Some(context.waker().clone());
             }
             polled
         })

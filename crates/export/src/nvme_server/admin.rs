@@ -12,7 +12,7 @@ use drive::{Block, BufMut, Env, Nanos, within};
 use nvme::target::{ABORTS_MAX, Admission, Answer, Controller, Effect, Event, Kind};
 use nvme::{Command, Status};
 
-use super::association::{Association, Failed, News};
+use super::association::{Association, ChangeNotification, Failed};
 use super::portal::{Portal, View};
 use super::queue::Queue;
 use super::shared::SharedNamespace;
@@ -174,12 +174,12 @@ impl<B: Block + 'static> Admin<B> {
     fn hear(&mut self) {
         let Failed { commands, lost } = self.association.take_failed();
         self.controller.io_failed(commands, lost);
-        for news in self.association.take_news() {
-            match news {
-                News::Namespace(nsid) => self.controller.namespace_changed(nsid),
-                News::Access(_) => self.controller.access_changed(),
-                News::Reservation(nsid, notice) => self.controller.reservation_changed(nsid, notice),
-                News::Discovery => self.controller.happened(Event::DiscoveryChanged),
+        for notification in self.association.take_notifications() {
+            match notification {
+                ChangeNotification::Namespace(nsid) => self.controller.namespace_changed(nsid),
+                ChangeNotification::Access(_) => self.controller.access_changed(),
+                ChangeNotification::Reservation(nsid, notice) => self.controller.reservation_changed(nsid, notice),
+                ChangeNotification::Discovery => self.controller.happened(Event::DiscoveryChanged),
             }
         }
     }

@@ -8,7 +8,7 @@ use nvme::auth::Policy;
 use nvme::target::{Admission, ERRORS_MAX, Host, Kind, Named, Notice, Refused};
 use nvme::{Nqn, Status};
 
-use super::abort::{Outcome, Request};
+use super::abort::{AbortOutcome, Request};
 use super::secrets::HostSecrets;
 use crate::state::Alarm;
 
@@ -31,11 +31,11 @@ pub(super) struct Association {
     gone: AtomicBool,
     /// Number of I/O queues that the host was granted.
     granted: AtomicU16,
-    inner: Mutex<Inner>,
+    inner: Mutex<AssociationState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct AssociationState {
     /// Connected I/O queues by their number.
     queues: BTreeMap<u16, Connected>,
     /// I/O queues that had to end, and whose commands are still in flight.
@@ -43,7 +43,7 @@ struct Inner {
     /// Counts how often the I/O queues were dropped. Queues of an earlier count have ended.
     epoch: u64,
     /// Events that the admin queue has not taken yet.
-    news: Vec<News>,
+    notifications: Vec<ChangeNotification>,
     failed: Failed,
 }
 
@@ -66,7 +66,7 @@ struct Connected {
 
 /// An event that an admin queue is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum ChangeNotification {
     /// A namespace was added or removed, or its size has changed.
     Namespace(u32),
     /// The access state of a namespace has changed.
@@ -78,7 +78,7 @@ pub(super) enum News {
 }
 
 /// Most events that an admin queue has not taken before reservation notifications are lost.
-const NEWS_MAX: usize = 1024;
+const NOTIFICATIONS_MAX: usize = 1024;
 
 /// An I/O queue's place in its association.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Association {
         !inner.queues.is_empty() || inner.unfinished > 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, AssociationState> {
         // Nothing panics while the lock is held.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,23 +169,23 @@ impl Association {
     }
 
     /// Tells the admin queue about an event.
-    pub fn tell(&self, news: News) {
+    pub fn tell(&self, notification: ChangeNotification) {
         let mut inner = self.lock();
-        let is_new = match news {
+        let is_new = match notification {
             // Each has a log page of its own. Those above the bound are lost, as they would be in
             // the log.
-            News::Reservation(..) => inner.news.len() < NEWS_MAX,
-            _ => !inner.news.contains(&news),
+            ChangeNotification::Reservation(..) => inner.notifications.len() < NOTIFICATIONS_MAX,
+            _ => !inner.notifications.contains(&notification),
         };
         if is_new {
-            inner.news.push(news);
+            inner.notifications.push(notification);
         }
         drop(inner);
         self.alarm.ring();
     }
 
-    pub fn take_news(&self) -> Vec<News> {
-        std::mem::take(&mut self.lock().news)
+    pub fn take_notifications(&self) -> Vec<ChangeNotification> {
+        std::mem::take(&mut self.lock().notifications)
     }
 
     /// A command of an I/O queue has failed.
@@ -203,7 +203,7 @@ impl Association {
     }
 
     /// Asks an I/O queue to abort a command.
-    pub fn abort(&self, queue: u16, cid: u16) -> Outcome {
+    pub fn abort(&self, queue: u16, cid: u16) -> AbortOutcome {
         let (request, outcome) = Request::new(cid);
         let alarm = self.lock().queues.get_mut(&queue).map(|connected| {
             connected.aborts.push(request);
@@ -220,7 +220,7 @@ impl Association {
         self.is_free(&self.lock(), number)
     }
 
-    fn is_free(&self, inner: &Inner, number: u16) -> bool {
+    fn is_free(&self, inner: &AssociationState, number: u16) -> bool {
         self.ready.load(Ordering::SeqCst)
             && !self.is_gone()
             && number <= self.granted.load(Ordering::SeqCst)

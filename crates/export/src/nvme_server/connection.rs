@@ -15,7 +15,7 @@ use drive::{Block, BufMut, Env, Input, Nanos, within};
 use nvme::auth::{Hash, Refusal};
 use nvme::tcp::{Digests, Limits, Receiver, Step, To, Violation};
 use nvme::tls::TlsIdentity;
-use runtime::{ShardEnv, Stream};
+use runtime::{Closer, ShardEnv, Stream};
 
 use self::admission::{Role, Unproven};
 use self::reads::Read;
@@ -87,6 +87,19 @@ struct Receiving<B> {
     after_long_data: bool,
 }
 
+/// A connection whose host has sent ICReq, after a TLS handshake if it uses TLS.
+struct Initialized {
+    peer: String,
+    local: Option<std::net::SocketAddr>,
+    identity: Option<TlsIdentity>,
+    reader: WireReader,
+    writer: WireWriter,
+    input: Input,
+    machine: Receiver,
+    /// The answer to ICReq, which is not sent yet.
+    response: nvme::tcp::Head,
+}
+
 /// Serves a host until it leaves or its connection has to end.
 pub(super) async fn run<B: Block + 'static>(
     env: ShardEnv,
@@ -95,8 +108,29 @@ pub(super) async fn run<B: Block + 'static>(
     portal: Portal<B>,
     budget: Arc<Budget>,
 ) {
+    let Some(connection) = open(&env, stream, &new_connection, &portal).await else { return };
+    let (peer, closer) = (connection.peer.clone(), connection.writer.closer());
+    let mut receiving = Receiving::start(env, connection, portal, budget);
+    let end = receiving.run(&new_connection).await;
+    tracing::debug!(%peer, ?end, "an NVMe/TCP queue ends");
+    receiving.abandon();
+    // Without its admin queue a controller has no I/O queues. Aborts wait for those.
+    if let Role::Admin(admin) = &receiving.role {
+        admin.end();
+    }
+    receiving.send_pending_answers(end, &closer).await;
+    receiving.leave().await;
+}
+
+/// Initializes a connection. `None` if that fails, and the host is told if it broke the protocol.
+async fn open<B: Block + 'static>(
+    env: &ShardEnv,
+    stream: Stream,
+    new_connection: &NewConnection,
+    portal: &Portal<B>,
+) -> Option<Initialized> {
     let (peer, local) = (stream.peer.to_string(), stream.local);
-    let (mut reader, mut writer) = split(&env, stream);
+    let (mut reader, mut writer) = split(env, stream);
     let mut input = Input::new(env.alloc(NVME_FIRST_INPUT_BYTES));
     let mut machine = Receiver::new(Limits {
         capsule_data_bytes_max: NVME_CAPSULE_DATA_BYTES,
@@ -105,74 +139,20 @@ pub(super) async fn run<B: Block + 'static>(
         digests: Digests { header: true, data: true },
     });
     let initializing = async {
-        let identity = secure(&env, &portal, &peer, &mut reader, &mut writer, &mut input).await?;
+        let identity = secure(env, portal, &peer, &mut reader, &mut writer, &mut input).await?;
         Ok((identity, initialize(&mut machine, &mut reader, &mut input).await?))
     };
-    let (identity, response) = match new_connection.within(&env, initializing).await {
-        Some(Ok(initialized)) => initialized,
+    match new_connection.within(env, initializing).await {
+        Some(Ok((identity, response))) => {
+            Some(Initialized { peer, local, identity, reader, writer, input, machine, response })
+        }
         ended => {
             tracing::debug!(%peer, "an NVMe/TCP connection was not initialized");
             if let Some(Err(Some(violation))) = ended {
                 // A few bytes, which an empty socket takes at once. If it fails, the host is gone.
                 let _ = writer.send_bytes(machine.farewell(&violation)).await;
             }
-            return;
-        }
-    };
-    let pdus = machine.writer().expect("the connection is initialized");
-    let closer = writer.closer();
-    let link = Link::new(env.clone(), &writer);
-    env.spawn(send_answers(link.clone(), writer));
-    let queue = Queue::new(link.clone(), pdus);
-    queue.say(&response);
-    let arrived = env.now();
-    let mut receiving = Receiving {
-        env: env.clone(),
-        queue,
-        alarm: Arc::default(),
-        portal,
-        budget,
-        peer: peer.clone(),
-        local,
-        identity,
-        role: Role::New,
-        authentication: None,
-        machine,
-        reader,
-        input,
-        capsule: None,
-        first: None,
-        asking: Asking { asked: Vec::new(), bytes: 0, unasked: VecDeque::new(), over: Rc::default() },
-        arrived,
-        pace: Pace::new(arrived),
-        commands_since: 0,
-        reads: Vec::new(),
-        reads_bytes: 0,
-        after_long_data: false,
-    };
-    let end = receiving.run(&new_connection).await;
-    tracing::debug!(%peer, ?end, "an NVMe/TCP queue ends");
-    receiving.abandon();
-    // Without its admin queue a controller has no I/O queues. Aborts wait for those.
-    if let Role::Admin(admin) = &receiving.role {
-        admin.end();
-    }
-
-    // Pending answers are still sent, unless the host does not take them.
-    let lingers = matches!(end, End::Host | End::Violation(_) | End::Refused(_) | End::Taken);
-    if !(lingers && within(&env, LINGER_MAX, drained(&link)).await.is_some()) {
-        link.die();
-        closer.close();
-        drained(&link).await;
-    }
-    link.finish();
-    match &receiving.role {
-        Role::New => {}
-        Role::Unproven(Unproven::Io(..)) => {}
-        Role::Admin(admin) | Role::Unproven(Unproven::Admin(admin)) => admin.leave(),
-        Role::Io(namespaces) => {
-            namespaces.flush().await;
-            namespaces.leave();
+            None
         }
     }
 }
@@ -247,6 +227,41 @@ async fn initialize(
 }
 
 impl<B: Block + 'static> Receiving<B> {
+    /// Answers ICReq, and starts the task that sends answers.
+    fn start(env: ShardEnv, connection: Initialized, portal: Portal<B>, budget: Arc<Budget>) -> Receiving<B> {
+        let Initialized { peer, local, identity, reader, writer, input, machine, response } = connection;
+        let pdus = machine.writer().expect("the connection is initialized");
+        let link = Link::new(env.clone(), &writer);
+        env.spawn(send_answers(link.clone(), writer));
+        let queue = Queue::new(link, pdus);
+        queue.say(&response);
+        let arrived = env.now();
+        Receiving {
+            env,
+            queue,
+            alarm: Arc::default(),
+            portal,
+            budget,
+            peer,
+            local,
+            identity,
+            role: Role::New,
+            authentication: None,
+            machine,
+            reader,
+            input,
+            capsule: None,
+            first: None,
+            asking: Asking { asked: Vec::new(), bytes: 0, unasked: VecDeque::new(), over: Rc::default() },
+            arrived,
+            pace: Pace::new(arrived),
+            commands_since: 0,
+            reads: Vec::new(),
+            reads_bytes: 0,
+            after_long_data: false,
+        }
+    }
+
     async fn run(&mut self, new_connection: &NewConnection) -> End {
         match self.connect(new_connection).await {
             Ok(()) => self.input.move_to(self.env.alloc(INPUT_BYTES)),
@@ -406,6 +421,30 @@ impl<B: Block + 'static> Receiving<B> {
             Received::Bytes(len) => Ok((buf, len)),
             Received::End => Err(End::Host),
             Received::Flush | Received::Broken => Err(End::Broken),
+        }
+    }
+
+    /// Pending answers are still sent, unless the host does not take them.
+    async fn send_pending_answers(&self, end: End, closer: &Closer) {
+        let link = &self.queue.link;
+        let lingers = matches!(end, End::Host | End::Violation(_) | End::Refused(_) | End::Taken);
+        if !(lingers && within(&self.env, LINGER_MAX, drained(link)).await.is_some()) {
+            link.die();
+            closer.close();
+            drained(link).await;
+        }
+        link.finish();
+    }
+
+    /// Leaves the association, and makes the changes of an I/O queue durable.
+    async fn leave(&self) {
+        match &self.role {
+            Role::New | Role::Unproven(Unproven::Io(..)) => {}
+            Role::Admin(admin) | Role::Unproven(Unproven::Admin(admin)) => admin.leave(),
+            Role::Io(namespaces) => {
+                namespaces.flush().await;
+                namespaces.leave();
+            }
         }
     }
 

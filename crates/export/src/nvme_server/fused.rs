@@ -8,6 +8,7 @@ use drive::{Block, BufMut, Env, Nanos};
 use nvme::Status;
 use nvme::target::{CompareAndWrite, Io, Named};
 
+use super::execution::status;
 use super::io::{self, Handle};
 use super::queue::Queue;
 use crate::state::Alarm;
@@ -171,13 +172,13 @@ async fn execute<B: Block>(
     let _inside = used.begin(compare.group()).map_err(|status| (Part::First, status))?;
     used.allows(write.group()).map_err(|status| (Part::Second, status))?;
     if compare_fua {
-        handle.block().flush().await.map_err(|error| (Part::First, io::status(&error, false)))?;
+        handle.block().flush().await.map_err(|error| (Part::First, status(&error, false)))?;
     }
     let read = handle.block().read(offset, queue.link.env.alloc(len as usize)).await;
-    let read = read.map_err(|error| (Part::First, io::status(&error, false)))?;
+    let read = read.map_err(|error| (Part::First, status(&error, false)))?;
     if read[..] != expected[..] {
         return Err((Part::First, Status::COMPARE_FAILURE));
     }
     let written = handle.block().write(offset, data.freeze(), fua).await;
-    written.map_err(|error| (Part::Second, io::status(&error, true)))
+    written.map_err(|error| (Part::Second, status(&error, true)))
 }

@@ -36,11 +36,11 @@ pub(super) struct Gate {
     /// Number of flips of the phase. It is stored after the word, so that a shard that has seen it
     /// has seen the word, too.
     flips: AtomicU64,
-    inner: Mutex<Inner>,
+    inner: Mutex<GateState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct GateState {
     lanes: Vec<Arc<Lane>>,
     /// Number of drains that were requested, that the current or last flip serves, and that are
     /// done.
@@ -99,7 +99,7 @@ fn step(counter: &AtomicU32, by: i32) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
 }
 
-impl Inner {
+impl GateState {
     fn is_held(&self, ranges: &[Range]) -> bool {
         let overlaps =
             |one: &Range, other: &Range| one.offset < other.offset + other.len && other.offset < one.offset + one.len;

@@ -18,10 +18,10 @@ pub struct SavedHistory {
 
 /// The history of a subsystem, at all its addresses. A handle, for any thread.
 #[derive(Debug, Clone)]
-pub struct SubsystemHistory(Arc<Inner>);
+pub struct SubsystemHistory(Arc<HistoryState>);
 
 #[derive(Debug)]
-struct Inner {
+struct HistoryState {
     /// FR.
     firmware: String,
     began: Instant,
@@ -49,7 +49,7 @@ impl SubsystemHistory {
     /// after `saved`.
     pub fn power_on(saved: SavedHistory, firmware: &str) -> SubsystemHistory {
         let SavedHistory { history, power_cycles, power_on_s } = saved;
-        let history = SubsystemHistory(Arc::new(Inner {
+        let history = SubsystemHistory(Arc::new(HistoryState {
             firmware: firmware.to_owned(),
             began: Instant::now(),
             power_on_before: Duration::from_secs(power_on_s),

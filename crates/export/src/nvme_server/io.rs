@@ -5,20 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use drive::{Block, BlockError, Buf, BufMut, Env, Nanos, View, WriteZeroes, join_all};
-use nvme::target::{COPY_BYTES_MAX, Io, Named, Namespace, Range, copied, ranges};
+use drive::{Block, Buf, BufMut, Env, Nanos, View};
+use nvme::target::{COPY_BYTES_MAX, Io, Named, Namespace};
 use nvme::{Command, Status};
 use runtime::ShardEnv;
 
 use super::abort::Request;
 use super::association::{Association, Seat};
+use super::execution::execute;
 use super::portal::Portal;
 use super::queue::Queue;
 use super::shared::Use;
 use crate::counters::Kind;
 use crate::limit::Cost;
-use crate::limits::{RANGE_BYTES, RANGE_PART_BYTES, RANGES_AT_ONCE, ZEROES_PART_BYTES};
-use crate::link::{RangePart, parts_of};
+use crate::limits::{RANGE_BYTES, RANGES_AT_ONCE};
 use crate::state::{Alarm, ConnectionState, ExportState};
 
 /// A queue keeps a [`Handle`] of so many namespaces, or more while it uses more of them at once.
@@ -78,8 +78,7 @@ impl<B: Block> Namespaces<B> {
     pub fn plan(&self, command: &Command) -> Result<(Rc<Handle<B>>, Io), Status> {
         let handle = self.find(command.nsid.get())?;
         handle.reach()?;
-        let blocks = handle.block.size_bytes() / u64::from(handle.described.block_bytes);
-        let io = Io::of(command, &Namespace { blocks, ..handle.described });
+        let io = Io::of(command, &handle.namespace());
         let io = io.inspect_err(|_| handle.state.counters.refused())?;
         Ok((handle, io))
     }
@@ -244,6 +243,15 @@ fn kind(io: &Io) -> Kind {
     }
 }
 
+impl<B: Block> Handle<B> {
+    /// The namespace with its present size.
+    #[inline]
+    pub fn namespace(&self) -> Namespace {
+        let blocks = self.block.size_bytes() / u64::from(self.described.block_bytes);
+        Namespace { blocks, ..self.described }
+    }
+}
+
 impl<B> Handle<B> {
     /// Whether the namespace takes no more commands.
     #[inline]
@@ -275,6 +283,11 @@ impl<B> Handle<B> {
     #[inline]
     pub fn is_limited(&self) -> bool {
         self.state.limits.is_on()
+    }
+
+    /// Counts bytes against the rate limits that were not known when the command passed them.
+    pub fn charge(&self, bytes: u64) {
+        self.state.limits.charge(bytes);
     }
 
     /// Returns when a command may go on.
@@ -464,131 +477,4 @@ pub(super) async fn serve_limited<B: Block>(
     queue.fail(handle.named(cid, &io), status, held_bytes(&io) - spare);
     handle.ended(&alarm);
     abort.into_iter().for_each(Request::done);
-}
-
-async fn execute<B: Block>(
-    queue: &Queue,
-    handle: &Handle<B>,
-    io: Io,
-    data: Option<BufMut>,
-) -> Result<Option<Buf>, Status> {
-    let (block, env, used) = (&handle.block, &queue.link.env, &handle.used);
-    // Checked again: the command may have waited for its data, or for a rate limit.
-    handle.reach()?;
-    let brought = |data: Option<BufMut>| data.ok_or(Status::DATA_SGL_LENGTH_INVALID);
-    let _inside = match io {
-        // Not counted as running: it may itself wait until the running commands have ended.
-        Io::Reserve(_) => None,
-        Io::Write { offset, len, .. } | Io::WriteZeroes { offset, len, .. } => {
-            Some(used.begin_change(&[Range { offset, len: len.into() }]).await?)
-        }
-        // Its ranges are known only further below.
-        Io::Deallocate { .. } | Io::Copy { .. } => None,
-        _ => Some(used.begin(io.group())?),
-    };
-    // The data that they check has to be durable first: NVM Command Set 1.0, FUA of Read, Compare
-    // and Verify.
-    if let Io::Read { fua: true, .. } | Io::Compare { fua: true, .. } | Io::Verify { fua: true, .. } = io {
-        block.flush().await.map_err(|error| status(&error, false))?;
-    }
-    let done = match io {
-        Io::Flush => block.flush().await,
-        Io::Read { offset, len, .. } => {
-            let buf = data.unwrap_or_else(|| env.alloc(len as usize));
-            let read = block.read(offset, buf).await.map_err(|error| status(&error, false))?;
-            return Ok(Some(read.freeze()));
-        }
-        Io::Write { offset, fua, .. } => block.write(offset, brought(data)?.freeze(), fua).await,
-        Io::Compare { offset, len, .. } => {
-            let brought = brought(data)?;
-            let read = block.read(offset, env.alloc(len as usize)).await.map_err(|error| status(&error, false))?;
-            return if read[..] == brought[..] { Ok(None) } else { Err(Status::COMPARE_FAILURE) };
-        }
-        Io::WriteZeroes { offset, len, fua, deallocate } => {
-            let how = WriteZeroes { fua, keep_allocated: !deallocate, only_fast: false };
-            let part_bytes = if deallocate { RANGE_PART_BYTES } else { ZEROES_PART_BYTES };
-            write_zeroes(queue, block, parts_of(offset, len.into(), part_bytes), how).await
-        }
-        Io::Deallocate { .. } => {
-            let blocks = block.size_bytes() / u64::from(handle.described.block_bytes);
-            // Bytes after the ranges have no meaning.
-            let brought = brought(data)?;
-            let data = &brought[..io.data_bytes() as usize];
-            let ranges = ranges(data, &Namespace { blocks, ..handle.described })?;
-            let _inside = used.begin_change(&ranges).await?;
-            discard(queue, block, &ranges).await
-        }
-        Io::Copy { offset, fua, .. } => {
-            let blocks = block.size_bytes() / u64::from(handle.described.block_bytes);
-            let brought = brought(data)?;
-            let data = &brought[..io.data_bytes() as usize];
-            let (sources, to) = copied(data, offset, &Namespace { blocks, ..handle.described })?;
-            let _inside = used.begin_change(&[to]).await?;
-            handle.state.limits.charge(to.len);
-            // All data is read before any is written: source and destination may overlap.
-            let reads = sources.iter().map(|source| block.read(source.offset, env.alloc(source.len as usize)));
-            let parts: Result<Vec<BufMut>, BlockError> = join_all(reads).await.into_iter().collect();
-            let (mut all, mut at) = (env.alloc(to.len as usize), 0);
-            for part in parts.map_err(|error| status(&error, false))? {
-                all[at..at + part.len()].copy_from_slice(&part);
-                at += part.len();
-            }
-            block.write(to.offset, all.freeze(), fua).await
-        }
-        Io::Hint { .. } => Ok(()),
-        Io::Reserve(reserve) => {
-            let request = reserve.request(&brought(data)?)?;
-            return used.shared().change(used.host(), &request).await.map(|()| None);
-        }
-        Io::Report { len } => {
-            let mut report = used.shared().reservations().report();
-            report.resize(len as usize, 0);
-            return Ok(Some(BufMut::copy_of(&report).freeze()));
-        }
-        Io::Verify { offset, len, .. } => {
-            block.read(offset, env.alloc(len as usize)).await.map_err(|error| status(&error, false))?;
-            Ok(())
-        }
-    };
-    done.map(|()| None).map_err(|error| status(&error, true))
-}
-
-/// Writes zeroes, unless the queue ends.
-async fn write_zeroes<B: Block>(
-    queue: &Queue,
-    block: &B,
-    parts: impl Iterator<Item = RangePart>,
-    how: WriteZeroes,
-) -> Result<(), BlockError> {
-    for part in parts.take_while(|_| !queue.link.is_ending()) {
-        block.write_zeroes(part.offset, part.len, how).await?;
-    }
-    Ok(())
-}
-
-/// Discards ranges, a few at a time, unless the queue ends.
-async fn discard<B: Block>(queue: &Queue, block: &B, ranges: &[Range]) -> Result<(), BlockError> {
-    let parts = ranges.iter().flat_map(|range| parts_of(range.offset, range.len, RANGE_PART_BYTES));
-    let mut parts = parts.take_while(|_| !queue.link.is_ending());
-    loop {
-        let discards: Vec<_> =
-            parts.by_ref().take(RANGES_AT_ONCE).map(|part| block.discard(part.offset, part.len)).collect();
-        if discards.is_empty() {
-            return Ok(());
-        }
-        join_all(discards).await.into_iter().collect::<Result<(), BlockError>>()?;
-    }
-}
-
-/// The status for a volume's error. `changes`: the command writes.
-pub(super) fn status(error: &BlockError, changes: bool) -> Status {
-    match error {
-        BlockError::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
-        BlockError::ReadOnly { .. } => Status::WRITE_PROTECTED,
-        BlockError::Lost { .. } | BlockError::Unknown { .. } if changes => Status::WRITE_FAULT,
-        BlockError::Lost { .. } | BlockError::Unknown { .. } => Status::UNRECOVERED_READ_ERROR,
-        BlockError::NoSpace => Status::CAPACITY_EXCEEDED,
-        BlockError::NotFast => Status::INTERNAL_ERROR,
-        BlockError::Stopped => Status::NAMESPACE_NOT_READY,
-    }
 }

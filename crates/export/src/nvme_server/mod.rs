@@ -17,6 +17,7 @@ mod asking;
 mod association;
 mod authentication;
 mod connection;
+mod execution;
 mod fused;
 mod gate;
 mod history;

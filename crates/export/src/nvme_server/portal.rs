@@ -10,7 +10,7 @@ use nvme::target::{Admission, HostId, Kind, Namespace, Notice, Refused, Subsyste
 use nvme::tls::{TlsIdentity, TlsPsk};
 use nvme::{DISCOVERY_NQN, Nqn, Status};
 
-use super::association::{Association, News};
+use super::association::{Association, ChangeNotification};
 use super::history::SubsystemHistory;
 use super::secrets::HostSecrets;
 use super::shared::{Listening, SharedNamespace};
@@ -112,7 +112,7 @@ pub(super) enum RefusalKind {
     Authentication,
 }
 
-struct Inner<B> {
+struct PortalState<B> {
     /// Refusals, by step and by the host or address that was refused.
     refusals: LogLimiter<(RefusalKind, String)>,
     subsystems: BTreeMap<Nqn, Shelved<B>>,
@@ -127,7 +127,7 @@ struct Inner<B> {
 
 /// The offer at one address and its users. A handle, for any thread.
 pub struct Portal<B> {
-    inner: Arc<Mutex<Inner<B>>>,
+    inner: Arc<Mutex<PortalState<B>>>,
 }
 
 impl<B> Clone for Portal<B> {
@@ -138,7 +138,7 @@ impl<B> Clone for Portal<B> {
 
 impl<B> Default for Portal<B> {
     fn default() -> Self {
-        let inner = Inner {
+        let inner = PortalState {
             refusals: LogLimiter::default(),
             subsystems: BTreeMap::new(),
             associations: BTreeMap::new(),
@@ -171,7 +171,7 @@ const DISCOVERING_MAX: usize = 512;
 const CNTLID_END: u16 = 0xFFF0;
 
 impl<B> Portal<B> {
-    fn lock(&self) -> MutexGuard<'_, Inner<B>> {
+    fn lock(&self) -> MutexGuard<'_, PortalState<B>> {
         // Nothing panics while the lock is held.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -279,7 +279,7 @@ impl<B> Portal<B> {
         let inner = self.lock();
         let offer = inner.subsystems.get(subsystem).and_then(|shelved| shelved.namespaces.get(&nsid));
         if let Some(offer) = offer {
-            inner.tell(subsystem, &offer.hosts, News::Access(nsid));
+            inner.tell(subsystem, &offer.hosts, ChangeNotification::Access(nsid));
         }
     }
 
@@ -289,7 +289,7 @@ impl<B> Portal<B> {
         for association in inner.associations.values() {
             let concerns = association.kind == Kind::Io && association.subsystem == *subsystem;
             for (_, notice) in told.iter().filter(|(host, _)| concerns && *host == association.host.id) {
-                association.tell(News::Reservation(nsid, *notice));
+                association.tell(ChangeNotification::Reservation(nsid, *notice));
             }
         }
     }
@@ -444,16 +444,16 @@ fn check_channel(
     Ok(())
 }
 
-impl<B> Inner<B> {
+impl<B> PortalState<B> {
     /// Notifies the hosts that may use a namespace. Others are not told that it exists.
     fn changed(&self, subsystem: &Nqn, nsid: u32, hosts: &Hosts) {
-        self.tell(subsystem, hosts, News::Namespace(nsid));
+        self.tell(subsystem, hosts, ChangeNotification::Namespace(nsid));
     }
 
-    fn tell(&self, subsystem: &Nqn, hosts: &Hosts, news: News) {
+    fn tell(&self, subsystem: &Nqn, hosts: &Hosts, notification: ChangeNotification) {
         let users = self.associations.values().filter(|association| association.kind == Kind::Io);
         for association in users.filter(|user| user.subsystem == *subsystem && hosts.include(user.host.nqn.as_str())) {
-            association.tell(news);
+            association.tell(notification);
         }
     }
 
@@ -461,7 +461,7 @@ impl<B> Inner<B> {
     fn discovery_changed(&mut self) {
         self.generation += 1;
         for association in self.associations.values().filter(|association| association.kind == Kind::Discovery) {
-            association.tell(News::Discovery);
+            association.tell(ChangeNotification::Discovery);
         }
     }
 }

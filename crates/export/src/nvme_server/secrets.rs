@@ -23,11 +23,11 @@ pub struct HostSecret {
 /// its name alone, and a host without a TLS key is admitted in the clear. A handle, for any thread.
 #[derive(Debug, Clone, Default)]
 pub struct HostSecrets {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<SecretsState>>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct SecretsState {
     /// `None`: the host is locked out.
     hosts: BTreeMap<String, Option<HostSecret>>,
     /// TLS keys. A host with an entry but without a key is admitted neither in the clear nor over
@@ -36,7 +36,7 @@ struct Inner {
 }
 
 impl HostSecrets {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SecretsState> {
         // Nothing panics while the lock is held.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

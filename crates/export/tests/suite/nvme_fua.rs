@@ -25,9 +25,9 @@ enum Look {
 
 /// A volume that reports how it was read since the last query.
 #[derive(Clone)]
-struct Disk(Arc<Inner>);
+struct Disk(Arc<DiskState>);
 
-struct Inner {
+struct DiskState {
     bytes: Mutex<Vec<u8>>,
     is_dirty: AtomicBool,
     cannot_flush: AtomicBool,
@@ -36,7 +36,7 @@ struct Inner {
 
 impl Disk {
     fn new() -> Disk {
-        Disk(Arc::new(Inner {
+        Disk(Arc::new(DiskState {
             bytes: Mutex::new(vec![0; SIZE as usize]),
             is_dirty: AtomicBool::new(false),
             cannot_flush: AtomicBool::new(false),

@@ -1,7 +1,7 @@
 //! A hostile NVMe/TCP host can end only its own connection, and leaves nothing behind.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use crate::common::honest::Honest;
 use crate::common::nvme::{BLOCK, BOTH, Controller, MIB, Queue, Target, pattern, wish, within};
@@ -48,25 +48,35 @@ fn ended_by(mut queue: Queue, bytes: &[u8]) -> Option<u16> {
     queue.terminated
 }
 
-#[test]
-fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection() {
-    let (target, _, state) = Target::disk(16 * MIB);
-    let honest = Honest::begin(target.address);
-    for digests in [Digests::default(), BOTH] {
-        let controller = Controller::with(target.address, wish(1), digests).unwrap();
-        let mut round = 0;
-        let mut case = |what: &str, expected: u16, bytes: &dyn Fn(&mut Queue) -> Vec<u8>| {
-            round += 1;
-            let number = round % 2 + 1;
-            let mut queue = None;
-            eventually("the queue of the last case is forgotten", || {
-                queue = controller.try_queue(number, 32).ok();
-                queue.is_some()
-            });
-            let mut queue = queue.unwrap();
-            let bytes = bytes(&mut queue);
-            assert_eq!(ended_by(queue, &bytes), Some(expected), "{what}, {digests:?}");
-        };
+/// Cases that each end one I/O queue of a controller with an error.
+struct Cases {
+    controller: Controller,
+    digests: Digests,
+    round: u16,
+}
+
+impl Cases {
+    fn new(target: SocketAddr, digests: Digests) -> Cases {
+        Cases { controller: Controller::with(target, wish(1), digests).unwrap(), digests, round: 0 }
+    }
+
+    /// A new queue that sends these bytes is told of the error, and ends.
+    fn case(&mut self, what: &str, expected: u16, bytes: &dyn Fn(&mut Queue) -> Vec<u8>) {
+        self.round += 1;
+        let number = self.round % 2 + 1;
+        let mut queue = None;
+        eventually("the queue of the last case is forgotten", || {
+            queue = self.controller.try_queue(number, 32).ok();
+            queue.is_some()
+        });
+        let mut queue = queue.unwrap();
+        let bytes = bytes(&mut queue);
+        assert_eq!(ended_by(queue, &bytes), Some(expected), "{what}, {:?}", self.digests);
+    }
+
+    /// PDUs of commands, and PDUs that a host may not send then.
+    fn wrong_headers(&mut self) {
+        let digests = self.digests;
         let read = io::read(blocks(1), BLOCK);
         // A PDU with one changed byte in its header, and a corrected digest.
         let changed = |queue: &Queue, at: usize, to: u8| {
@@ -79,31 +89,33 @@ fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection(
             bytes
         };
         let whole = if digests.header { 76 } else { 72 };
-        case("an unknown type", fes::INVALID_HEADER_FIELD, &|queue| changed(queue, 0, 0x0A));
-        case("a PDU of controllers", fes::SEQUENCE, &|queue| changed(queue, 0, Kind::CapsuleResp as u8));
-        case("a second ICReq", fes::SEQUENCE, &|_| initialize(Kind::IcReq, 0, digests, 0).to_vec());
-        case("digests that were not agreed on", fes::INVALID_HEADER_FIELD, &|queue| {
-            changed(queue, 1, u8::from(!digests.header))
-        });
-        case("a header that is too short", fes::INVALID_HEADER_FIELD, &|queue| changed(queue, 2, 71));
-        case("a PDU that is shorter than its header", fes::INVALID_HEADER_FIELD, &|queue| changed(queue, 4, whole - 1));
-        case("data that begin in the header", fes::INVALID_HEADER_FIELD, &|queue| changed(queue, 5, 1));
-        case("a capsule above its limit", fes::LIMIT, &|queue| {
+        let invalid = fes::INVALID_HEADER_FIELD;
+        self.case("an unknown type", invalid, &|queue| changed(queue, 0, 0x0A));
+        self.case("a PDU of controllers", fes::SEQUENCE, &|queue| changed(queue, 0, Kind::CapsuleResp as u8));
+        self.case("a second ICReq", fes::SEQUENCE, &|_| initialize(Kind::IcReq, 0, digests, 0).to_vec());
+        self.case("digests that were not agreed on", invalid, &|queue| changed(queue, 1, u8::from(!digests.header)));
+        self.case("a header that is too short", invalid, &|queue| changed(queue, 2, 71));
+        self.case("a PDU that is shorter than its header", invalid, &|queue| changed(queue, 4, whole - 1));
+        self.case("data that begin in the header", invalid, &|queue| changed(queue, 5, 1));
+        self.case("a capsule above its limit", fes::LIMIT, &|queue| {
             let writer = queue.machine.writer().unwrap();
             writer.command(write(33, true), 33 * BLOCK as usize).to_vec()
         });
-        case("data that nobody asked for", fes::OUT_OF_RANGE, &|queue| {
+        self.case("data that were not requested", fes::OUT_OF_RANGE, &|queue| {
             let writer = queue.machine.writer().unwrap();
             writer.data_to_controller(1, 0, 0, BLOCK, true).to_vec()
         });
         if digests.header {
-            case("a wrong header digest", fes::HEADER_DIGEST, &|queue| {
+            self.case("a wrong header digest", fes::HEADER_DIGEST, &|queue| {
                 let mut bytes = queue.capsule(read, &[]);
                 bytes[40] ^= 1;
                 bytes
             });
         }
-        // Answers to an R2T.
+    }
+
+    /// Answers to an R2T that are not the data that it requests.
+    fn wrong_answers(&mut self) {
         type Wrong = fn(u16, u16) -> (u16, u16, u32, u32, bool);
         let wrong: [(&str, u16, Wrong); 7] = [
             ("another tag", fes::OUT_OF_RANGE, |cid, tag| (cid, tag + 1, 0, BLOCK, false)),
@@ -115,7 +127,7 @@ fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection(
             ("more than a PDU may have", fes::LIMIT, |cid, tag| (cid, tag, 0, MIB as u32 + 4, true)),
         ];
         for (what, status, answer) in wrong {
-            case(what, status, &|queue| {
+            self.case(what, status, &|queue| {
                 queue.withholds = true;
                 let data = vec![1; 2 * BLOCK as usize];
                 queue.send(write(2, false), &data, 0);
@@ -124,6 +136,11 @@ fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection(
                 queue.machine.writer().unwrap().data_to_controller(cid, tag, offset, len, last).to_vec()
             });
         }
+    }
+
+    /// Requested data whose header has a wrong byte.
+    fn wrong_headers_of_data(&mut self) {
+        let digests = self.digests;
         // The requested data, with one changed byte in its header, and a corrected digest or not.
         let answered = |queue: &mut Queue, at: usize, to: fn(u8) -> u8, is_digest_right: bool| {
             queue.withholds = true;
@@ -139,24 +156,35 @@ fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection(
             }
             head
         };
-        case("a PDU whose data are not as long as it says", fes::OUT_OF_RANGE, &|queue| {
+        self.case("a PDU whose data are not as long as it says", fes::OUT_OF_RANGE, &|queue| {
             // The byte is DATAL.
             answered(queue, 17, |len| len - 1, true)
         });
         for to in [|_| 0, |len| len - 1, |len| len + 1, |_| 72, |_| 255] as [fn(u8) -> u8; 5] {
-            case("data with a header of another length", fes::INVALID_HEADER_FIELD, &|queue| {
+            self.case("data with a header of another length", fes::INVALID_HEADER_FIELD, &|queue| {
                 answered(queue, 2, to, true)
             });
         }
         if digests.header {
             // CCCID, the tag, the offset, the length, a reserved field, and the digest.
             for at in [8, 10, 12, 16, 23, 24] {
-                case("data with a wrong header digest", fes::HEADER_DIGEST, &|queue| {
+                self.case("data with a wrong header digest", fes::HEADER_DIGEST, &|queue| {
                     answered(queue, at, |byte| byte ^ 1, false)
                 });
             }
         }
-        drop(controller);
+    }
+}
+
+#[test]
+fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection() {
+    let (target, _, state) = Target::disk(16 * MIB);
+    let honest = Honest::begin(target.address);
+    for digests in [Digests::default(), BOTH] {
+        let mut cases = Cases::new(target.address, digests);
+        cases.wrong_headers();
+        cases.wrong_answers();
+        cases.wrong_headers_of_data();
     }
     honest.end();
     nothing_is_left(&state);

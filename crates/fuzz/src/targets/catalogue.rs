@@ -25,8 +25,8 @@ pub(super) const TARGET: Target = Target {
         vec![
             Seed::new("document", document(&samples::catalogue())),
             Seed::new("document-empty", document(&Catalogue::default())),
-            Seed::new("document-upkeep", document(&samples::catalogue_with_maintenance())),
-            Seed::new("slot-upkeep", seal::input(Mode::SEALED, &slot(&samples::catalogue_with_maintenance()))),
+            Seed::new("document-maintenance", document(&samples::catalogue_with_maintenance())),
+            Seed::new("slot-maintenance", seal::input(Mode::SEALED, &slot(&samples::catalogue_with_maintenance()))),
             Seed::new("slot", seal::input(Mode::SEALED, &slot(&samples::catalogue()))),
         ]
     },

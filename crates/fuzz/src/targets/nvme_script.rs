@@ -219,30 +219,11 @@ impl Script<'_> {
         self.bring(session, command, &data, true);
     }
 
+    /// Sends the PDU, or the PDUs, that the next numbers select.
     fn send(&mut self, session: &mut Session) {
         match self.byte() % 19 {
-            0 => {
-                let connect = Connect {
-                    format: u16::from(self.byte() == 9),
-                    queue: self.byte().into(),
-                    size: self.number() as u16,
-                    no_flow_control: true,
-                    keep_alive_ms: self.number() as u32,
-                };
-                session.connect_with(connect, SUBSYSTEM, self.number() as u16);
-            }
-            1 => match self.byte() % 4 {
-                0 => {
-                    session.connect(1);
-                }
-                3 => {
-                    let connect = Connect { format: 0, queue: 0, size: 31, no_flow_control: false, keep_alive_ms: 0 };
-                    session.connect_with(connect, DISCOVERY_NQN, ANY_CONTROLLER).enable();
-                }
-                _ => {
-                    session.connect(0).enable();
-                }
-            },
+            0 => self.connect_anyhow(session),
+            1 => self.connect_well(session),
             2 => {
                 session.enable();
             }
@@ -264,60 +245,104 @@ impl Script<'_> {
             8 => {
                 session.events();
             }
-            9 => {
-                let opcode = if self.byte().is_multiple_of(4) { nvm::COMPARE } else { nvm::WRITE };
-                let (mut command, len) = self.io(opcode);
-                command.dptr = Sgl::transport(len);
-                self.expect(len);
-                session.command(command, &[]);
-            }
-            // This includes reservation commands and Copy, whose data has another length.
-            10 => {
-                let opcode = self.byte() % 32;
-                let (mut command, len) = self.io(opcode);
-                command.dptr = Sgl::transport(len);
-                session.command(command, &[]);
-            }
-            11 => {
-                let (mut command, len) = self.io(nvm::WRITE);
-                command.dptr = Sgl::in_capsule(len);
-                session.command(command, &vec![self.byte(); len as usize]);
-            }
-            12 => {
-                let (tag, part) = (usize::from(self.byte()) % self.transfers.len(), u32::from(self.byte()));
-                let Some((cid, len, sent)) = self.transfers[tag] else { return };
-                let now = (((len - sent) * part / 255).next_multiple_of(4)).min(len - sent).max(1);
-                let last = sent + now == len;
-                session.data(cid, tag as u16, sent, &vec![part as u8; now as usize], last);
-                self.transfers[tag] = (!last).then_some((cid, len, sent + now));
-            }
-            13 => {
-                self.cid += 1;
-                let mut command = Command::new(nvm::DATASET_MANAGEMENT, self.cid, 1);
-                let count = u32::from(self.byte() % 8) + 1;
-                command.set_cdw(10, count - 1);
-                command.set_cdw(11, u32::from(self.byte()));
-                let mut data = Vec::new();
-                for _ in 0..count {
-                    data.extend_from_slice(&[0; 4]);
-                    data.extend_from_slice(&(self.number() as u32).to_le_bytes());
-                    data.extend_from_slice(&self.number().to_le_bytes());
-                }
-                command.dptr = Sgl::in_capsule(data.len() as u32);
-                session.command(command, &data);
-            }
-            14 => {
-                let (cid, tag, offset) = (self.byte().into(), self.byte().into(), self.number() as u32);
-                session.data(cid, tag, offset, &vec![1; usize::from(self.byte()) * 4], self.byte().is_multiple_of(2));
-            }
-            15 => {
-                let count = self.byte() % 40;
-                (0..count).for_each(|_| session.bytes.push(self.byte()));
-            }
+            9 => self.write_or_compare(session),
+            10 => self.anything(session),
+            11 => self.write_in_capsule(session),
+            12 => self.requested_data(session),
+            13 => self.manage_ranges(session),
+            14 => self.stray_data(session),
+            15 => self.noise(session),
             16 => self.reserve(session),
             17 => self.copy(session),
             _ => self.fused(session),
         }
+    }
+
+    /// Connect with any values: `[format, queue, size, keep alive, controller]`.
+    fn connect_anyhow(&mut self, session: &mut Session) {
+        let connect = Connect {
+            format: u16::from(self.byte() == 9),
+            queue: self.byte().into(),
+            size: self.number() as u16,
+            no_flow_control: true,
+            keep_alive_ms: self.number() as u32,
+        };
+        session.connect_with(connect, SUBSYSTEM, self.number() as u16);
+    }
+
+    /// Connect of an I/O queue, or of an admin queue, which then enables its controller.
+    fn connect_well(&mut self, session: &mut Session) {
+        match self.byte() % 4 {
+            0 => session.connect(1),
+            3 => {
+                let connect = Connect { format: 0, queue: 0, size: 31, no_flow_control: false, keep_alive_ms: 0 };
+                session.connect_with(connect, DISCOVERY_NQN, ANY_CONTROLLER).enable()
+            }
+            _ => session.connect(0).enable(),
+        };
+    }
+
+    /// Write or Compare, whose data is requested.
+    fn write_or_compare(&mut self, session: &mut Session) {
+        let opcode = if self.byte().is_multiple_of(4) { nvm::COMPARE } else { nvm::WRITE };
+        let (mut command, len) = self.io(opcode);
+        command.dptr = Sgl::transport(len);
+        self.expect(len);
+        session.command(command, &[]);
+    }
+
+    /// A command with any opcode. This includes reservation commands and Copy, whose data has
+    /// another length.
+    fn anything(&mut self, session: &mut Session) {
+        let opcode = self.byte() % 32;
+        let (mut command, len) = self.io(opcode);
+        command.dptr = Sgl::transport(len);
+        session.command(command, &[]);
+    }
+
+    fn write_in_capsule(&mut self, session: &mut Session) {
+        let (mut command, len) = self.io(nvm::WRITE);
+        command.dptr = Sgl::in_capsule(len);
+        session.command(command, &vec![self.byte(); len as usize]);
+    }
+
+    /// A part of the data that is requested, or all: `[tag, part of the rest in 255ths]`.
+    fn requested_data(&mut self, session: &mut Session) {
+        let (tag, part) = (usize::from(self.byte()) % self.transfers.len(), u32::from(self.byte()));
+        let Some((cid, len, sent)) = self.transfers[tag] else { return };
+        let now = (((len - sent) * part / 255).next_multiple_of(4)).min(len - sent).max(1);
+        let last = sent + now == len;
+        session.data(cid, tag as u16, sent, &vec![part as u8; now as usize], last);
+        self.transfers[tag] = (!last).then_some((cid, len, sent + now));
+    }
+
+    /// Dataset Management of 1 to 8 ranges: `[ranges, attributes, (blocks, number)*]`.
+    fn manage_ranges(&mut self, session: &mut Session) {
+        self.cid += 1;
+        let mut command = Command::new(nvm::DATASET_MANAGEMENT, self.cid, 1);
+        let count = u32::from(self.byte() % 8) + 1;
+        command.set_cdw(10, count - 1);
+        command.set_cdw(11, u32::from(self.byte()));
+        let mut data = Vec::new();
+        for _ in 0..count {
+            data.extend_from_slice(&[0; 4]);
+            data.extend_from_slice(&(self.number() as u32).to_le_bytes());
+            data.extend_from_slice(&self.number().to_le_bytes());
+        }
+        command.dptr = Sgl::in_capsule(data.len() as u32);
+        session.command(command, &data);
+    }
+
+    /// Data with any command, tag and offset.
+    fn stray_data(&mut self, session: &mut Session) {
+        let (cid, tag, offset) = (self.byte().into(), self.byte().into(), self.number() as u32);
+        session.data(cid, tag, offset, &vec![1; usize::from(self.byte()) * 4], self.byte().is_multiple_of(2));
+    }
+
+    /// Up to 39 bytes that need not be a PDU.
+    fn noise(&mut self, session: &mut Session) {
+        let count = self.byte() % 40;
+        (0..count).for_each(|_| session.bytes.push(self.byte()));
     }
 }
 

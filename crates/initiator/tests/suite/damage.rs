@@ -136,7 +136,7 @@ fn a_damaged_header_ends_the_connection_and_its_command_is_sent_again_through_th
 }
 
 #[test]
-fn without_header_digests_the_same_damage_leads_astray() {
+fn without_header_digests_the_same_damage_changes_a_command_and_an_answer() {
     on_tokio(async {
         for digests in [NONE, DATA] {
             let (_target, _, proxy, disk) = behind_a_proxy(digests).await;

@@ -38,7 +38,7 @@ enum Stage {
     Asking(Box<Challenge>),
     Asked(Box<Challenge>),
     /// (g^y)^x is being computed.
-    Weighing(Box<Challenge>, Box<Response>),
+    Verifying(Box<Challenge>, Box<Response>),
     /// The host is to read Success1.
     Convinced(Box<Success>),
     Answered,
@@ -91,7 +91,7 @@ impl ControllerAuth {
         match (&self.stage, message) {
             (Stage::Asked(challenge), Message::Reply(reply)) => {
                 let challenge = challenge.clone();
-                self.begin_weighing(challenge, reply).map(Some)
+                self.begin_verifying(challenge, reply).map(Some)
             }
             (Stage::Answered, Message::Success2 { .. }) => {
                 self.stage = Stage::Proven;
@@ -119,7 +119,7 @@ impl ControllerAuth {
         Ok(Work::new(group, &self.random.exponent, true, None))
     }
 
-    fn begin_weighing(&mut self, challenge: Box<Challenge>, reply: Response) -> Result<Work, Refusal> {
+    fn begin_verifying(&mut self, challenge: Box<Challenge>, reply: Response) -> Result<Work, Refusal> {
         if reply.answer.len() != challenge.hash.bytes() || reply.public.len() != challenge.group.bytes() {
             return Err(Refusal::Payload);
         }
@@ -130,7 +130,7 @@ impl ControllerAuth {
         }
         let group = challenge.group;
         let peer = (group != DhGroup::Null).then(|| reply.public.clone());
-        self.stage = Stage::Weighing(challenge, Box::new(reply));
+        self.stage = Stage::Verifying(challenge, Box::new(reply));
         Ok(Work::new(group, &self.random.exponent, false, peer))
     }
 
@@ -147,8 +147,8 @@ impl ControllerAuth {
                     public: worked.public,
                 }));
             }
-            Stage::Weighing(challenge, reply) => {
-                self.stage = match self.weigh(&challenge, &reply, worked) {
+            Stage::Verifying(challenge, reply) => {
+                self.stage = match self.verify(&challenge, &reply, worked) {
                     Ok(success) => Stage::Convinced(Box::new(success)),
                     Err(refusal) => Stage::Refusing(refusal),
                 };
@@ -157,7 +157,7 @@ impl ControllerAuth {
         }
     }
 
-    fn weigh(&self, challenge: &Challenge, reply: &Response, worked: Worked) -> Result<Success, Refusal> {
+    fn verify(&self, challenge: &Challenge, reply: &Response, worked: Worked) -> Result<Success, Refusal> {
         let Policy { names, host_key, controller_key, .. } = &self.policy;
         let Challenge { hash, group, transaction, .. } = *challenge;
         let terms = Terms { hash, group, transaction, names: names.clone(), shared: worked.shared? };

@@ -112,7 +112,7 @@ impl HostAuth {
                 (Ok(Message::Failure1 { refusal, .. }), _) => return Err(HostError::NotAuthenticated(refusal)),
                 (Ok(message), _) if message.transaction() != self.transaction => Stage::Refuse(Refusal::Payload),
                 (Ok(Message::Challenge(challenge)), Stage::ReadChallenge) => Stage::Work(Box::new(challenge)),
-                (Ok(Message::Success1(success)), Stage::ReadSuccess(terms)) => self.weigh(&success, &terms),
+                (Ok(Message::Success1(success)), Stage::ReadSuccess(terms)) => self.verify(&success, &terms),
                 (Ok(_), _) => Stage::Refuse(Refusal::Order),
                 (Err(refusal), _) => Stage::Refuse(refusal),
             },
@@ -133,7 +133,7 @@ impl HostAuth {
     }
 
     /// Whether the host has sent its proof and waits for the controller's verdict.
-    pub fn is_weighed(&self) -> bool {
+    pub fn awaits_verdict(&self) -> bool {
         matches!(self.stage, Stage::ReadSuccess(_))
     }
 
@@ -167,7 +167,7 @@ impl HostAuth {
         &self.random.challenge[..hash.bytes()]
     }
 
-    fn weigh(&self, success: &Success, terms: &Terms) -> Stage {
+    fn verify(&self, success: &Success, terms: &Terms) -> Stage {
         let Some(controller) = &self.credentials.controller else { return Stage::Done };
         let key = controller.key(&self.names.subsystem);
         let is_proven = success.answer.as_ref().is_some_and(|answer| {

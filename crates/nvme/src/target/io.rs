@@ -144,79 +144,80 @@ impl Io {
         if changes && namespace.read_only {
             return Err(Status::WRITE_PROTECTED);
         }
-        let io = match command.opcode {
-            nvm::FLUSH => Io::Flush,
-            nvm::READ => {
-                let (offset, len) = range(command, namespace)?;
-                Io::Read { offset, len, fua: command.fua() }
-            }
-            nvm::WRITE => {
-                let (offset, len) = range(command, namespace)?;
-                Io::Write { offset, len, fua: command.fua() }
-            }
-            nvm::COMPARE => {
-                let (offset, len) = range(command, namespace)?;
-                Io::Compare { offset, len, fua: command.fua() }
-            }
-            nvm::WRITE_ZEROES => {
-                let (offset, len) = range(command, namespace)?;
-                Io::WriteZeroes { offset, len, fua: command.fua(), deallocate: command.deallocate() }
-            }
-            nvm::VERIFY => {
-                let (offset, len) = range(command, namespace)?;
-                if len > TRANSFER_BYTES_MAX {
-                    return Err(Status::INVALID_FIELD);
-                }
-                Io::Verify { offset, len, fua: command.fua() }
-            }
-            nvm::COPY => {
-                // Desired descriptor format, bits 11:8.
-                if command.cdw(12) >> 8 & 0xF != 0 {
-                    return Err(Status::INVALID_FIELD);
-                }
-                let first = command.slba();
-                if first >= namespace.blocks {
-                    return Err(Status::LBA_OUT_OF_RANGE);
-                }
-                let (offset, ranges) = (first * u64::from(namespace.block_bytes), (command.cdw(12) & 0xFF) + 1);
-                Io::Copy { offset, ranges, fua: command.fua() }
-            }
+        let io = Io::parse(command, namespace)?;
+        io.check_data_length(command)?;
+        Ok(io)
+    }
+
+    #[inline]
+    fn parse(command: &Command, namespace: &Namespace) -> Result<Io, Status> {
+        let fua = command.fua();
+        match command.opcode {
+            nvm::FLUSH => Ok(Io::Flush),
+            nvm::READ => range(command, namespace).map(|(offset, len)| Io::Read { offset, len, fua }),
+            nvm::WRITE => range(command, namespace).map(|(offset, len)| Io::Write { offset, len, fua }),
+            nvm::COMPARE => range(command, namespace).map(|(offset, len)| Io::Compare { offset, len, fua }),
+            nvm::WRITE_ZEROES => range(command, namespace).map(|(offset, len)| {
+                let deallocate = command.deallocate();
+                Io::WriteZeroes { offset, len, fua, deallocate }
+            }),
+            nvm::VERIFY => match range(command, namespace)? {
+                (_, len) if len > TRANSFER_BYTES_MAX => Err(Status::INVALID_FIELD),
+                (offset, len) => Ok(Io::Verify { offset, len, fua }),
+            },
+            nvm::COPY => Io::parse_copy(command, namespace),
             nvm::RESERVATION_REGISTER | nvm::RESERVATION_ACQUIRE | nvm::RESERVATION_RELEASE => {
-                Io::Reserve(Reserve::new(command))
+                Ok(Io::Reserve(Reserve::new(command)))
             }
-            nvm::RESERVATION_REPORT => {
-                // EDS: over fabrics host identifiers have 128 bits. Only the extended structures
-                // hold them.
-                if command.cdw(11) & 1 == 0 {
-                    return Err(Status::HOST_ID_INCONSISTENT);
-                }
-                // NUMD is one less than the number of dwords.
-                let bytes = (u64::from(command.cdw(10)) + 1) * 4;
-                Io::Report { len: u32::try_from(bytes).map_err(|_| Status::INVALID_FIELD)? }
-            }
+            nvm::RESERVATION_REPORT => Io::parse_report(command),
             nvm::DATASET_MANAGEMENT => {
                 let ranges = (command.cdw(10) & 0xFF) + 1;
                 // AD, Attribute - Deallocate.
-                if command.cdw(11) & 1 << 2 != 0 { Io::Deallocate { ranges } } else { Io::Hint { ranges } }
+                Ok(if command.cdw(11) & 1 << 2 != 0 { Io::Deallocate { ranges } } else { Io::Hint { ranges } })
             }
-            _ => return Err(Status::INVALID_OPCODE),
-        };
-        let data_bytes = io.data_bytes();
+            _ => Err(Status::INVALID_OPCODE),
+        }
+    }
+
+    fn parse_copy(command: &Command, namespace: &Namespace) -> Result<Io, Status> {
+        // Desired descriptor format, bits 11:8.
+        if command.cdw(12) >> 8 & 0xF != 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        let first = command.slba();
+        if first >= namespace.blocks {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        let (offset, ranges) = (first * u64::from(namespace.block_bytes), (command.cdw(12) & 0xFF) + 1);
+        Ok(Io::Copy { offset, ranges, fua: command.fua() })
+    }
+
+    fn parse_report(command: &Command) -> Result<Io, Status> {
+        // EDS: over fabrics host identifiers have 128 bits. Only the extended structures hold them.
+        if command.cdw(11) & 1 == 0 {
+            return Err(Status::HOST_ID_INCONSISTENT);
+        }
+        // NUMD is one less than the number of dwords.
+        let bytes = (u64::from(command.cdw(10)) + 1) * 4;
+        Ok(Io::Report { len: u32::try_from(bytes).map_err(|_| Status::INVALID_FIELD)? })
+    }
+
+    /// The data has to be no longer than MDTS, and as long as its descriptor says.
+    #[inline]
+    fn check_data_length(&self, command: &Command) -> Result<(), Status> {
+        let data_bytes = self.data_bytes();
         if data_bytes > TRANSFER_BYTES_MAX {
             return Err(Status::INVALID_FIELD);
         }
         let described = command.dptr.length.get();
-        let fits = match io {
+        let fits = match self {
             // Linux hosts always describe room for 256 ranges, even for fewer ranges.
             Io::Deallocate { .. } | Io::Hint { .. } => {
                 (data_bytes..=RANGES_MAX * RANGE_BYTES as u32).contains(&described)
             }
             _ => data_bytes == 0 || described == data_bytes,
         };
-        if !fits {
-            return Err(Status::DATA_SGL_LENGTH_INVALID);
-        }
-        Ok(io)
+        if fits { Ok(()) } else { Err(Status::DATA_SGL_LENGTH_INVALID) }
     }
 
     /// Bytes of data that the command needs or returns. As many are transferred, except for Dataset

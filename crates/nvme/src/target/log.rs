@@ -187,6 +187,12 @@ impl Logs {
         self.context = None;
     }
 
+    fn error_list(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.errors.iter().flat_map(|entry| entry.as_bytes().to_vec()).collect();
+        bytes.resize(ERRORS_MAX * size_of::<ErrorEntry>(), 0);
+        bytes
+    }
+
     fn changed_list(&self) -> Vec<u8> {
         let all = [ALL_NAMESPACES];
         let list: &[u32] = if self.changed.len() > CHANGED_MAX { &all } else { &self.changed };
@@ -224,82 +230,60 @@ impl Controller {
         if by_index || offset % 4 != 0 || len > u64::from(TRANSFER_BYTES_MAX) {
             return Answer::error(Status::INVALID_FIELD);
         }
-        let bytes = match page {
-            lid::SUPPORTED => self.supported_logs(),
-            lid::ERRORS => {
-                let mut bytes: Vec<u8> = self.logs.errors.iter().flat_map(|entry| entry.as_bytes().to_vec()).collect();
-                bytes.resize(ERRORS_MAX * size_of::<ErrorEntry>(), 0);
-                bytes
+        let bytes = if page == lid::PERSISTENT_EVENTS {
+            let action = PersistentEvents::of(dword10);
+            if action == PersistentEvents::Head {
+                // An offset in the command is ignored.
+                offset = 0;
             }
-            lid::HEALTH => self.health(shelf),
-            lid::FIRMWARE => {
-                let mut bytes = vec![0; 512];
-                // The first slot is active.
-                bytes[0] = 1;
-                bytes[8..16].copy_from_slice(&ascii::<8>(&shelf.subsystem().firmware));
-                bytes
+            match self.persistent_events(action, shelf) {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => return Answer::result(0),
+                Err(refusal) => return Answer::error(refusal),
             }
-            lid::CHANGED_NAMESPACES => self.logs.changed_list(),
-            lid::EFFECTS => effects(),
-            // A count of 0 would mean that changes are not counted.
-            lid::ACCESS => {
-                let mut bytes = access(command, shelf, self.logs.access_changes + 1);
-                // Hosts expect the log in its maximum length, and nvme-cli reads that in pieces: it
-                // is padded with zeroes.
-                bytes.resize(bytes.len().max(ACCESS_BYTES_MAX), 0);
-                bytes
-            }
-            lid::PERSISTENT_EVENTS => {
-                let action = PersistentEvents::of(dword10);
-                if action == PersistentEvents::Head {
-                    // An offset in the command is ignored.
-                    offset = 0;
-                }
-                match self.persistent_events(action, shelf) {
-                    Ok(Some(bytes)) => bytes,
-                    Ok(None) => return Answer::result(0),
-                    Err(refusal) => return Answer::error(refusal),
-                }
-            }
-            lid::FEATURES => {
-                let mut bytes = vec![0; 1024];
-                for feature in features::SUPPORTED {
-                    // FSUPP; then in FSP, bits 31:20, the first bit is "Namespace Scope", the
-                    // second "Controller Scope".
-                    bytes[usize::from(feature) * 4] = 1;
-                    bytes[usize::from(feature) * 4 + 2] =
-                        if features::is_of_namespaces(feature) { 1 << 4 } else { 1 << 5 };
-                }
-                bytes
-            }
-            lid::RESERVATIONS => self.notices.page(),
-            _ => {
-                let (generation, entries) = shelf.discovery();
-                let mut head: DiscoveryHead = blank();
-                head.genctr = generation.into();
-                head.numrec = (entries.len() as u64).into();
-                let mut bytes = head.as_bytes().to_vec();
-                entries.iter().for_each(|entry| bytes.extend_from_slice(entry.as_bytes()));
-                bytes
-            }
+        } else {
+            self.log_page(page, command, shelf)
         };
         let Some(rest) = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)) else {
             return Answer::error(Status::INVALID_FIELD);
         };
-        // RAE, bit 15: if it is set, the event is not reported again until a read without it.
-        if dword10 & 1 << 15 == 0 {
-            self.events.looked_up(page);
-            if page == lid::CHANGED_NAMESPACES {
-                self.logs.changed.clear();
-            }
-            // The oldest notification was read completely, so the next one takes its place.
-            if page == lid::RESERVATIONS && offset + len >= bytes.len() as u64 && self.notices.read() {
-                self.events.happened(Event::ReservationNotice);
-            }
-        }
         let mut data = rest[..rest.len().min(len as usize)].to_vec();
         data.resize(len as usize, 0);
+        // RAE, bit 15: if it is set, the event is not reported again until a read without it.
+        if dword10 & 1 << 15 == 0 {
+            self.looked_up(page, offset + len >= bytes.len() as u64);
+        }
         Answer::Data(data, 0)
+    }
+
+    /// The whole content of a log page other than the Persistent Event Log.
+    fn log_page<S: Shelf>(&self, page: u8, command: &Command, shelf: &S) -> Vec<u8> {
+        match page {
+            lid::SUPPORTED => self.supported_logs(),
+            lid::ERRORS => self.logs.error_list(),
+            lid::HEALTH => self.health(shelf),
+            lid::FIRMWARE => firmware(shelf),
+            lid::CHANGED_NAMESPACES => self.logs.changed_list(),
+            lid::EFFECTS => effects(),
+            // A count of 0 would mean that changes are not counted.
+            lid::ACCESS => access(command, shelf, self.logs.access_changes + 1),
+            lid::FEATURES => supported_features(),
+            lid::RESERVATIONS => self.notices.page(),
+            _ => discovery(shelf),
+        }
+    }
+
+    /// A log page was read, and its event may be reported again. `to_its_end`: nothing of the page
+    /// is left to read.
+    fn looked_up(&mut self, page: u8, to_its_end: bool) {
+        self.events.looked_up(page);
+        if page == lid::CHANGED_NAMESPACES {
+            self.logs.changed.clear();
+        }
+        // The oldest notification was read completely, so the next one takes its place.
+        if page == lid::RESERVATIONS && to_its_end && self.notices.read() {
+            self.events.happened(Event::ReservationNotice);
+        }
     }
 
     /// The Persistent Event Log. `None` if the command released its context.
@@ -367,6 +351,38 @@ impl Controller {
     }
 }
 
+/// Firmware Slot Information.
+fn firmware<S: Shelf>(shelf: &S) -> Vec<u8> {
+    let mut bytes = vec![0; 512];
+    // The first slot is active.
+    bytes[0] = 1;
+    bytes[8..16].copy_from_slice(&ascii::<8>(&shelf.subsystem().firmware));
+    bytes
+}
+
+/// Feature Identifiers Supported and Effects.
+fn supported_features() -> Vec<u8> {
+    let mut bytes = vec![0; 1024];
+    for feature in features::SUPPORTED {
+        // FSUPP; then in FSP, bits 31:20, the first bit is "Namespace Scope", the second
+        // "Controller Scope".
+        bytes[usize::from(feature) * 4] = 1;
+        bytes[usize::from(feature) * 4 + 2] = if features::is_of_namespaces(feature) { 1 << 4 } else { 1 << 5 };
+    }
+    bytes
+}
+
+/// The discovery log.
+fn discovery<S: Shelf>(shelf: &S) -> Vec<u8> {
+    let (generation, entries) = shelf.discovery();
+    let mut head: DiscoveryHead = blank();
+    head.genctr = generation.into();
+    head.numrec = (entries.len() as u64).into();
+    let mut bytes = head.as_bytes().to_vec();
+    entries.iter().for_each(|entry| bytes.extend_from_slice(entry.as_bytes()));
+    bytes
+}
+
 /// Commands Supported and Effects: Base 2.0, figure 210.
 fn effects() -> Vec<u8> {
     const SUPPORTED: u8 = 1;
@@ -427,6 +443,9 @@ fn access<S: Shelf>(command: &Command, shelf: &S, count: u64) -> Vec<u8> {
         }
     }
     bytes[8..10].copy_from_slice(&groups.to_le_bytes());
+    // Hosts expect the log in its maximum length, and nvme-cli reads that in pieces: it is padded
+    // with zeroes.
+    bytes.resize(bytes.len().max(ACCESS_BYTES_MAX), 0);
     bytes
 }
 

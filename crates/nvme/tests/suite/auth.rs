@@ -22,7 +22,7 @@ fn random(seed: u8) -> Random {
     Random::of(&[seed; RANDOM_BYTES])
 }
 
-/// What the controller knows: the host's secret 1, and its own, 2.
+/// The secrets that the controller knows: the host's, 1, and its own, 2.
 fn policy(group: DhGroup) -> Policy {
     let names = names();
     let (host_key, controller_key) = (secret(1).key(&names.host), Some(secret(2).key(&names.subsystem)));
@@ -84,7 +84,7 @@ fn meet(
     }
 }
 
-/// As [`meet`], with nobody in between.
+/// As [`meet`], with all messages as they are sent.
 fn talk(host: &mut HostAuth, controller: &mut ControllerAuth) -> Result<(), HostError> {
     meet(host, controller, |message| message)
 }
@@ -189,7 +189,7 @@ fn what_a_controller_does_not_allow_is_refused() {
         assert_eq!(refusal_of(&mut controller), expected);
     }
     let mut strange = Message::Negotiate(offer()).encode();
-    // A hash and a protocol that nobody knows.
+    // An unknown hash, and an unknown protocol.
     for (at, expected) in [(12, Refusal::Hash), (8, Refusal::Protocol)] {
         strange[at] = 0x40;
         let mut controller = controller(DhGroup::Null);

@@ -1,4 +1,4 @@
-//! What a Connect command asks for, and why it is refused.
+//! The fields of a Connect command, and the reasons to refuse it.
 
 use crate::common::shelf::{HOST, SUBSYSTEM, host, subsystem};
 use nvme::fabrics_data::{ANY_CONTROLLER, Connect, ConnectData};

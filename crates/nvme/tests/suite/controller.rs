@@ -157,7 +157,7 @@ fn features_are_kept_until_a_reset_and_saved_never() {
         assert_eq!(saved, failed(Status::FEATURE_NOT_SAVEABLE), "{fid:x}h");
     }
     assert_eq!(controller.keep_alive_ms(), 60_000);
-    // What is reserved is not kept.
+    // Reserved bits are not kept.
     assert_eq!(feature(&mut controller, admin::SET_FEATURES, 0x01, 0xFA), done(0));
     assert_eq!(feature(&mut controller, admin::GET_FEATURES, 0x01, 0), done(2));
     set(&mut controller, 0x14, 0);

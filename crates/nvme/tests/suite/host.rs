@@ -1,4 +1,4 @@
-//! What a host makes of controllers that are slow, other than they should be, or hostile.
+//! A host with controllers that are slow, other than they should be, or hostile.
 
 use crate::common::shelf::{HOST, SUBSYSTEM, host, subsystem};
 use nvme::fabrics_data::{DiscoveryEntry, DiscoveryHead};
@@ -226,18 +226,18 @@ fn a_namespace_that_is_of_no_use_does_not_hide_the_others() {
 }
 
 #[test]
-fn lists_that_lead_astray_are_refused() {
+fn lists_that_do_not_ascend_or_do_not_end_are_refused() {
     let listed = |answer: fn(u32) -> Vec<u8>| survey(2000, |_, nsid| (success(0), answer(nsid)));
-    let astray = Err(HostError::Malformed("the list of namespaces does not ascend"));
-    assert_eq!(listed(|_| list([2, 1].into_iter())), astray);
-    assert_eq!(listed(|_| list([2, 2].into_iter())), astray);
+    let descends = Err(HostError::Malformed("the list of namespaces does not ascend"));
+    assert_eq!(listed(|_| list([2, 1].into_iter())), descends);
+    assert_eq!(listed(|_| list([2, 2].into_iter())), descends);
     assert_eq!(listed(|_| list(1..=2001)), Err(HostError::Short { command: "Identify", len: 8004 }));
     // The list goes round in circles.
     let circle = survey(5000, |cns, _| match cns {
         2 => (success(0), list(1..=1024)),
         _ => (success(0), vec![0; 4096]),
     });
-    assert_eq!(circle, astray);
+    assert_eq!(circle, descends);
     assert_eq!(survey(1000, |_, _| (success(0), list(1..=1001))), Err(HostError::TooMany(1001)));
 }
 

@@ -1,4 +1,4 @@
-//! What a controller may not send, and that the cut of what it sends changes nothing.
+//! PDUs that a controller may not send. How its bytes are cut makes no difference.
 
 use crate::common::crc32c;
 use crate::common::stream::noise;
@@ -97,7 +97,7 @@ fn run(bytes: &[u8]) -> Vec<Event> {
     whole
 }
 
-/// What a controller sends.
+/// The bytes that a controller sends.
 struct Stream {
     bytes: Vec<u8>,
     writer: Writer,

@@ -75,7 +75,7 @@ fn data_begin_at_the_alignment_that_the_other_side_asks_for() {
         let head = writer.data_to_host(1, 0, 512, true, true);
         assert_eq!((head.len(), head[3]), (usize::from(data), data));
         assert_eq!(head[24..28], crc32c(&head[..24]));
-        // What has no data is not padded.
+        // A PDU without data is not padded.
         assert_eq!(writer.response(Completion::new(1, Status::SUCCESS, 0)).len(), 28);
         assert_eq!(writer.command(command, 0).len(), 76);
     }

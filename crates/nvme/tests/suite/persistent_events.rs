@@ -131,7 +131,7 @@ fn a_context_is_established_once_read_in_pieces_and_released() {
     let whole = data(ask(&mut controller, &shelf, ESTABLISH, 0, 544)).expect("a page");
     assert_eq!(ask(&mut controller, &shelf, ESTABLISH, 0, 512), out_of_order, "there is one");
 
-    // What happens now is in the next one, and does not disturb this one.
+    // Later events are in the next context, and do not disturb this one.
     note(&mut shelf, NOW + 1, change(1, true, None));
     let again = data(ask(&mut controller, &shelf, READ, 0, 544)).expect("a page");
     assert_eq!((&again[..374], &again[378..]), (&whole[..374], &whole[378..]));
@@ -169,7 +169,7 @@ fn the_header_is_given_with_a_context_or_without_and_says_which() {
     let mut shelf = Memory::new();
     let mut controller = enabled(Kind::Io);
     note(&mut shelf, NOW, Happening::PowerOn);
-    // Whatever offset is asked for.
+    // The offset of the command is ignored.
     for context in [0, 1 << 18 | 1 << 16 | 4420] {
         let head = data(ask(&mut controller, &shelf, HEAD, 512, 512)).expect("a header");
         assert_eq!((head[0], number(&head, 4, 4), number(&head, 374, 4)), (0x0D, 1, context));

@@ -220,7 +220,7 @@ fn a_preempting_host_takes_the_reservation_and_the_others_hear_what_they_lost() 
     let mut some = held(WE);
     assert_eq!(some.apply(&host(1), &preempt(EA, 1, 1)).map(|told| told.len()), Ok(2));
     assert_eq!(some.held(), Some(Held { kind: EA, holder: Some(host(1)) }));
-    // Nobody's; all of them, where not all hold it; and a stranger's command.
+    // A key without a registrant; all of them, where not all hold it; and a stranger's command.
     let mut some = held(WE);
     assert_eq!(some.apply(&host(2), &preempt(EA, 2, 99)), Err(Status::RESERVATION_CONFLICT));
     assert_eq!(some.apply(&host(2), &preempt(EA, 2, 0)), Err(Status::INVALID_FIELD));
@@ -268,7 +268,7 @@ fn what_persists_outlives_a_loss_of_power_and_nothing_else_does() {
     assert_eq!(restored, Some(some.clone()));
     some.apply(&host(1), &persists(false)).expect("it is registered");
     assert_eq!(some.after_power_loss(), Reservations::default());
-    // What no history leads to is not taken.
+    // A state that no history leads to is not restored.
     let one = BTreeMap::from([(host(1), 1)]);
     for (registrants, held) in [
         (BTreeMap::from([(host(1), 0)]), None),
@@ -362,7 +362,7 @@ fn a_controller_tells_of_notices_one_by_one_unless_they_are_masked() {
     }
     controller.reservation_changed(1, Notice::RegistrationPreempted);
     controller.reservation_changed(3, Notice::ReservationReleased);
-    // Type 6, information 0, log page 80h; nobody has to ask for it in the feature 0Bh.
+    // Type 6, information 0, log page 80h; the feature 0Bh does not have to be set for it.
     assert_eq!(controller.event(), Some(Completion::new(10, Status::SUCCESS, 0x80_00_06)));
     assert_eq!(controller.event(), None, "the first was not looked up");
     // LPC, RNLPT, NALP, NSID.

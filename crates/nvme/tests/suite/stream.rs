@@ -48,7 +48,8 @@ fn a_session_gives_its_commands_and_data() {
             whole(To::Capsule, noise(2, 100), true),
             whole(To::Transfer(1), noise(5, 64), true),
             whole(To::Transfer(0), [noise(3, 100), noise(3, 200)].concat(), true),
-            // One damaged PDU damages the transfer, and nothing else; without digests nobody knows.
+            // One damaged PDU damages the transfer, and nothing else. Without digests it goes
+            // unnoticed.
             whole(To::Transfer(1), [noise(6, 20_000), noise(6, 20_000)].concat(), !digests.data),
         ];
         assert_eq!(received, expected.iter().collect::<Vec<_>>());

@@ -92,7 +92,7 @@ fn an_old_libnvme_derives_otherwise_and_both_are_known() {
         let versions: Vec<bool> = offered.iter().map(|psk| psk.identity.digest.is_some()).collect();
         assert_eq!(versions, [true, true, false]);
         assert_eq!((offered[1].identity.text(), hex(offered[1].secret())), (identity, secret.to_owned()));
-        // What is kept of it stands for it, by this name alone.
+        // The retained key stands for it, by this name alone.
         let kept: TlsKey = key.of_old_libnvme().retained(&host()).text().parse().unwrap();
         let psks = kept.of_old_libnvme().psks(&host(), &subsystem());
         assert!(psks.len() == 1 && psks[0].secret() == offered[1].secret() && psks[0].identity == offered[1].identity);
@@ -125,7 +125,7 @@ fn names_are_part_of_what_is_derived() {
     }
 }
 
-/// What is kept of a key does for its host what the key does, and nothing for another one.
+/// A retained key does for its host what the key does, and nothing for another host.
 #[test]
 fn a_retained_key_stands_for_the_configured_one() {
     let other = nqn("nqn.2026-11.com.example:other");

@@ -1,4 +1,4 @@
-//! What a host may not do: each ends the connection with the right reason, and nothing else does.
+//! Violations of a host: each ends the connection with the right reason, and nothing else does.
 
 use crate::common::stream::{Stream, noise, write, write_in_capsule};
 use crate::common::{Event, LIMITS, Link, crc32c, run};

@@ -9,10 +9,10 @@ use io_uring::squeue;
 
 use super::{Shard, count};
 use crate::clock;
-use crate::nap::Nap;
 use crate::op::{Op, OpKey, Payload};
+use crate::polling;
 use crate::ring::Ring;
-use crate::spin;
+use crate::short_wait::ShortWait;
 use crate::system;
 
 /// A receive that was not yet given to the kernel. While the shard polls, it tries the receive
@@ -92,7 +92,7 @@ impl Shard {
         // Completions of drives say nothing about the client, and the drives may need the core that
         // would poll.
         let waits_for_client = !busy && self.prompt_receives.get() > 0 && self.drive_ops.get() == 0;
-        let looks = waits_for_client && self.spinner.borrow_mut().tries();
+        let looks = waits_for_client && self.client_polling.borrow_mut().tries();
         if !looks {
             self.release(&mut ring);
         }
@@ -103,9 +103,9 @@ impl Shard {
             return;
         }
         let deadline = self.timers.borrow().next_deadline();
-        if !self.spin.is_zero() && self.drive_ops.get() > 0 {
-            let window = self.spin.as_nanos() as u64;
-            if self.spin_for_completion(&mut ring, deadline, window) {
+        if !self.drive_polling.is_zero() && self.drive_ops.get() > 0 {
+            let window = self.drive_polling.as_nanos() as u64;
+            if self.poll_for_completion(&mut ring, deadline, window) {
                 return;
             }
         }
@@ -113,10 +113,10 @@ impl Shard {
             return self.rest(&mut ring, deadline);
         }
         let begin = clock::now();
-        if !(looks && self.spin_for_completion(&mut ring, deadline, spin::WINDOW)) {
+        if !(looks && self.poll_for_completion(&mut ring, deadline, polling::WINDOW)) {
             self.rest(&mut ring, deadline);
         }
-        self.spinner.borrow_mut().waited(clock::now().saturating_sub(begin), looks);
+        self.client_polling.borrow_mut().waited(clock::now().saturating_sub(begin), looks);
     }
 
     /// Submits, and waits for a completion, a message, or `deadline`, in the way that uses the
@@ -127,18 +127,18 @@ impl Shard {
         if left == 0 {
             return self.entered(ring.enter());
         }
-        let nap = self.naps.borrow_mut().choose(left);
-        match nap {
-            Nap::Awake => {
-                self.spin_for_completion(ring, Some(deadline), left);
+        let how = self.short_wait_cost.borrow_mut().choose(left);
+        match how {
+            ShortWait::Awake => {
+                self.poll_for_completion(ring, Some(deadline), left);
             }
-            Nap::Asleep => self.sleep(ring, Some(left)),
-            Nap::Measured => {
+            ShortWait::Asleep => self.sleep(ring, Some(left)),
+            ShortWait::Measured => {
                 // Submit first, so that its time is not counted as that of the sleep.
                 self.entered(ring.enter());
                 let before = system::thread_cpu_time();
                 self.sleep(ring, Some(left));
-                self.naps.borrow_mut().measured(system::thread_cpu_time().saturating_sub(before));
+                self.short_wait_cost.borrow_mut().measured(system::thread_cpu_time().saturating_sub(before));
             }
         }
     }
@@ -155,7 +155,7 @@ impl Shard {
 
     /// Submits, and polls for completions for a while before the shard sleeps. Returns whether
     /// there is work.
-    fn spin_for_completion(&self, ring: &mut Ring, deadline: Option<Nanos>, window: Nanos) -> bool {
+    fn poll_for_completion(&self, ring: &mut Ring, deadline: Option<Nanos>, window: Nanos) -> bool {
         if ring.wants_enter() {
             self.entered(ring.enter());
         }

@@ -11,7 +11,7 @@ use nvme::tcp::{Limits, Receiver, Step, To, Violation};
 use nvme::{Command, Direction, Place};
 use zerocopy::IntoBytes;
 
-/// What the controllers of these tests offer.
+/// The limits that the controllers of these tests offer.
 pub const LIMITS: Limits = Limits {
     capsule_data_bytes_max: 8192,
     pdu_data_bytes_max: 128 << 10,
@@ -40,7 +40,7 @@ pub struct Link {
     pub receives: usize,
     input: Vec<u8>,
     missing: Option<(To, u32, u32)>,
-    /// What has arrived of whose data.
+    /// The data that has arrived, by its transfer.
     arrived: Vec<(To, Vec<u8>)>,
     /// Writes that could not be asked yet.
     waiting: std::collections::VecDeque<(u16, u32)>,

@@ -36,7 +36,7 @@ pub struct Target {
     receiver: Receiver,
     queue: Queue,
     pub shelf: Rc<RefCell<Memory>>,
-    /// What namespace 1 holds.
+    /// The content of namespace 1.
     pub disk: Rc<RefCell<Vec<u8>>>,
     input: Vec<u8>,
     pub output: Vec<u8>,

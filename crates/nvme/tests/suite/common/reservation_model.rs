@@ -65,108 +65,132 @@ impl Model {
         self.settle();
     }
 
-    /// Who is told what, in order of hosts.
+    /// Executes a request. Gives the hosts that are notified, in their order, with the notices.
     pub fn ask(&mut self, host: u8, request: &ReservationRequest) -> Result<Vec<(u8, u8)>, Status> {
-        let own = self.key(host);
-        let mut told = Vec::new();
-        match *request {
+        let mut told = match *request {
             ReservationRequest::Register { action, current, persistence } => {
-                let key = match action {
-                    RegisterAction::Register(key) | RegisterAction::Replace(key) => key,
-                    RegisterAction::Unregister => u64::MAX,
-                };
-                if key == 0 {
-                    return Err(Status::INVALID_FIELD);
-                }
-                let is_allowed = match (action, own, current) {
-                    (RegisterAction::Register(_), None, _) => true,
-                    (RegisterAction::Register(new), Some(own), _) => new == own,
-                    (RegisterAction::Replace(_), _, None) => true,
-                    (RegisterAction::Unregister, own, None) => own.is_some(),
-                    (_, own, Some(current)) => own == Some(current),
-                };
-                if !is_allowed {
-                    return Err(Status::RESERVATION_CONFLICT);
-                }
-                self.registered.retain(|(known, _)| *known != host);
-                let was = self.kind;
-                if action == RegisterAction::Unregister {
-                    self.settle();
-                    if self.kind == 0 && matches!(was, 3 | 4) {
-                        told = self.rest(host, RELEASED);
-                    }
-                } else {
-                    self.registered.push((host, key));
-                    self.settle();
-                }
-                self.persists = persistence.unwrap_or(self.persists);
-                self.generation += 1;
+                self.register(host, action, current, persistence)?
             }
-            ReservationRequest::Acquire { kind, key } => {
-                let has_it = self.holders.contains(&host) && self.kind == kind as u8;
-                if own != Some(key) || !(self.kind == 0 || has_it) {
-                    return Err(Status::RESERVATION_CONFLICT);
-                }
-                self.reserve(host, kind as u8);
-            }
+            ReservationRequest::Acquire { kind, key } => self.acquire(host, kind as u8, key)?,
             ReservationRequest::Preempt { kind, key, preempted, .. } => {
-                if own != Some(key) {
-                    return Err(Status::RESERVATION_CONFLICT);
-                }
-                let holders_keys: Vec<u64> = self.holders.iter().filter_map(|holder| self.key(*holder)).collect();
-                let takes = match self.kind {
-                    0 => false,
-                    5 | 6 => preempted == 0,
-                    _ => holders_keys == [preempted],
-                };
-                if !takes && preempted == 0 && (1..5).contains(&self.kind) {
-                    return Err(Status::INVALID_FIELD);
-                }
-                let is_hit = |known: &(u8, u64)| {
-                    let by_key = known.1 == preempted || (takes && preempted == 0);
-                    by_key && !(takes && known.0 == host)
-                };
-                let hit: Vec<u8> = self.registered.iter().filter(|known| is_hit(known)).map(|known| known.0).collect();
-                if !takes && hit.is_empty() {
-                    return Err(Status::RESERVATION_CONFLICT);
-                }
-                self.registered.retain(|(known, _)| !hit.contains(known));
-                let was = self.kind;
-                if takes {
-                    self.reserve(host, kind as u8);
-                    if was != kind as u8 {
-                        told = self.rest(host, RELEASED);
-                    }
-                } else {
-                    self.settle();
-                }
-                told.extend(hit.into_iter().filter(|gone| *gone != host).map(|gone| (gone, REGISTRATION_PREEMPTED)));
-                self.generation += 1;
+                self.preempt(host, kind as u8, key, preempted)?
             }
-            ReservationRequest::Release { kind, key } => {
-                if own != Some(key) {
-                    return Err(Status::RESERVATION_CONFLICT);
-                }
-                if self.holders.contains(&host) {
-                    if kind.map(|kind| kind as u8) != Some(self.kind) {
-                        return Err(Status::INVALID_FIELD);
-                    }
-                    if self.kind >= 3 {
-                        told = self.rest(host, RELEASED);
-                    }
-                    (self.kind, self.holders) = (0, Vec::new());
-                }
-            }
-            ReservationRequest::Clear { key } => {
-                if own != Some(key) {
-                    return Err(Status::RESERVATION_CONFLICT);
-                }
-                told = self.rest(host, PREEMPTED);
-                (self.kind, self.holders, self.registered) = (0, Vec::new(), Vec::new());
-                self.generation += 1;
-            }
-        }
+            ReservationRequest::Release { kind, key } => self.release(host, kind.map(|kind| kind as u8), key)?,
+            ReservationRequest::Clear { key } => self.clear(host, key)?,
+        };
         told.sort_unstable();
+        Ok(told)
+    }
+
+    fn register(
+        &mut self,
+        host: u8,
+        action: RegisterAction,
+        current: Option<u64>,
+        persistence: Option<bool>,
+    ) -> Result<Vec<(u8, u8)>, Status> {
+        let key = match action {
+            RegisterAction::Register(key) | RegisterAction::Replace(key) => key,
+            RegisterAction::Unregister => u64::MAX,
+        };
+        if key == 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        let is_allowed = match (action, self.key(host), current) {
+            (RegisterAction::Register(_), None, _) => true,
+            (RegisterAction::Register(new), Some(own), _) => new == own,
+            (RegisterAction::Replace(_), _, None) => true,
+            (RegisterAction::Unregister, own, None) => own.is_some(),
+            (_, own, Some(current)) => own == Some(current),
+        };
+        if !is_allowed {
+            return Err(Status::RESERVATION_CONFLICT);
+        }
+        let mut told = Vec::new();
+        self.registered.retain(|(known, _)| *known != host);
+        let was = self.kind;
+        if action == RegisterAction::Unregister {
+            self.settle();
+            if self.kind == 0 && matches!(was, 3 | 4) {
+                told = self.rest(host, RELEASED);
+            }
+        } else {
+            self.registered.push((host, key));
+            self.settle();
+        }
+        self.persists = persistence.unwrap_or(self.persists);
+        self.generation += 1;
+        Ok(told)
+    }
+
+    fn acquire(&mut self, host: u8, kind: u8, key: u64) -> Result<Vec<(u8, u8)>, Status> {
+        let has_it = self.holders.contains(&host) && self.kind == kind;
+        if self.key(host) != Some(key) || !(self.kind == 0 || has_it) {
+            return Err(Status::RESERVATION_CONFLICT);
+        }
+        self.reserve(host, kind);
+        Ok(Vec::new())
+    }
+
+    fn preempt(&mut self, host: u8, kind: u8, key: u64, preempted: u64) -> Result<Vec<(u8, u8)>, Status> {
+        if self.key(host) != Some(key) {
+            return Err(Status::RESERVATION_CONFLICT);
+        }
+        let holders_keys: Vec<u64> = self.holders.iter().filter_map(|holder| self.key(*holder)).collect();
+        let takes = match self.kind {
+            0 => false,
+            5 | 6 => preempted == 0,
+            _ => holders_keys == [preempted],
+        };
+        if !takes && preempted == 0 && (1..5).contains(&self.kind) {
+            return Err(Status::INVALID_FIELD);
+        }
+        let is_hit = |known: &(u8, u64)| {
+            let by_key = known.1 == preempted || (takes && preempted == 0);
+            by_key && !(takes && known.0 == host)
+        };
+        let hit: Vec<u8> = self.registered.iter().filter(|known| is_hit(known)).map(|known| known.0).collect();
+        if !takes && hit.is_empty() {
+            return Err(Status::RESERVATION_CONFLICT);
+        }
+        let mut told = Vec::new();
+        self.registered.retain(|(known, _)| !hit.contains(known));
+        let was = self.kind;
+        if takes {
+            self.reserve(host, kind);
+            if was != kind {
+                told = self.rest(host, RELEASED);
+            }
+        } else {
+            self.settle();
+        }
+        told.extend(hit.into_iter().filter(|gone| *gone != host).map(|gone| (gone, REGISTRATION_PREEMPTED)));
+        self.generation += 1;
+        Ok(told)
+    }
+
+    fn release(&mut self, host: u8, kind: Option<u8>, key: u64) -> Result<Vec<(u8, u8)>, Status> {
+        if self.key(host) != Some(key) {
+            return Err(Status::RESERVATION_CONFLICT);
+        }
+        if !self.holders.contains(&host) {
+            return Ok(Vec::new());
+        }
+        if kind != Some(self.kind) {
+            return Err(Status::INVALID_FIELD);
+        }
+        let told = if self.kind >= 3 { self.rest(host, RELEASED) } else { Vec::new() };
+        (self.kind, self.holders) = (0, Vec::new());
+        Ok(told)
+    }
+
+    fn clear(&mut self, host: u8, key: u64) -> Result<Vec<(u8, u8)>, Status> {
+        if self.key(host) != Some(key) {
+            return Err(Status::RESERVATION_CONFLICT);
+        }
+        let told = self.rest(host, PREEMPTED);
+        (self.kind, self.holders, self.registered) = (0, Vec::new(), Vec::new());
+        self.generation += 1;
         Ok(told)
     }
 

@@ -1,4 +1,4 @@
-//! What a host sends, PDU by PDU.
+//! A host's side of a connection, PDU by PDU.
 
 use nvme::tcp::{Digests, Kind, Writer, pdu};
 use nvme::{Command, Sgl, nvm};

@@ -1,17 +1,15 @@
-//! The end of an object that several tasks share, and notifications for waiting tasks.
+//! The end of an object that several tasks share, and the reason for it.
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use drive::{Receiver, Sender, oneshot};
-
 use crate::Lost;
 
-/// Set once: the reason why a controller has ended.
+/// Set once: the reason why an object has ended.
 #[derive(Default)]
-pub(crate) struct Fate {
+pub(crate) struct Termination {
     lost: RefCell<Option<Lost>>,
     waiting: RefCell<Waiting>,
 }
@@ -23,10 +21,10 @@ struct Waiting {
     free: Vec<usize>,
 }
 
-/// The future of [`Fate::ended`].
+/// The future of [`Termination::ended`].
 #[must_use = "futures do nothing unless awaited"]
 pub(crate) struct Ended<'a> {
-    fate: &'a Fate,
+    termination: &'a Termination,
     place: Option<usize>,
 }
 
@@ -34,10 +32,10 @@ impl Future for Ended<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.fate.is_sealed() {
+        if self.termination.is_sealed() {
             return Poll::Ready(());
         }
-        let mut waiting = self.fate.waiting.borrow_mut();
+        let mut waiting = self.termination.waiting.borrow_mut();
         let Waiting { wakers, free } = &mut *waiting;
         let place = self.place.unwrap_or_else(|| {
             free.pop().unwrap_or_else(|| {
@@ -57,14 +55,14 @@ impl Future for Ended<'_> {
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            let mut waiting = self.fate.waiting.borrow_mut();
+            let mut waiting = self.termination.waiting.borrow_mut();
             waiting.wakers[place] = None;
             waiting.free.push(place);
         }
     }
 }
 
-impl Fate {
+impl Termination {
     /// Ends the object. The first reason stays.
     pub fn end(&self, lost: Lost) {
         {
@@ -92,29 +90,7 @@ impl Fate {
 
     /// Returns when it has ended.
     pub fn ended(&self) -> Ended<'_> {
-        Ended { fate: self, place: None }
-    }
-}
-
-/// Notification of a change: waiting tasks check again.
-#[derive(Default)]
-pub(crate) struct News {
-    waiting: RefCell<Vec<Sender<()>>>,
-}
-
-impl News {
-    /// Wakes all waiting tasks.
-    pub fn tell(&self) {
-        for waiting in self.waiting.take() {
-            waiting.send(());
-        }
-    }
-
-    /// Returns with the next [`News::tell`] after this call, even before the future is polled.
-    pub fn next(&self) -> Receiver<()> {
-        let (sender, receiver) = oneshot();
-        self.waiting.borrow_mut().push(sender);
-        receiver
+        Ended { termination: self, place: None }
     }
 }
 
@@ -130,16 +106,16 @@ mod tests {
 
     #[test]
     fn whoever_waits_is_told_and_whoever_left_takes_no_room() {
-        let fate = Fate::default();
+        let termination = Termination::default();
         for _ in 0..1000 {
-            assert!(is_pending(pin!(fate.ended())));
+            assert!(is_pending(pin!(termination.ended())));
         }
-        assert_eq!(fate.waiting.borrow().wakers.len(), 1);
-        let mut waiting = pin!(fate.ended());
+        assert_eq!(termination.waiting.borrow().wakers.len(), 1);
+        let mut waiting = pin!(termination.ended());
         assert!(is_pending(waiting.as_mut()));
-        fate.end(Lost::Closed);
-        fate.end(Lost::Disconnected);
-        assert!(!is_pending(waiting.as_mut()) && !is_pending(pin!(fate.ended())));
-        assert_eq!(fate.lost(), Some(Lost::Closed), "the first reason stays");
+        termination.end(Lost::Closed);
+        termination.end(Lost::Disconnected);
+        assert!(!is_pending(waiting.as_mut()) && !is_pending(pin!(termination.ended())));
+        assert_eq!(termination.lost(), Some(Lost::Closed), "the first reason stays");
     }
 }

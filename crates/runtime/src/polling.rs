@@ -23,7 +23,7 @@ const SKIP_MAX: u32 = 1023;
 
 /// The history of the last waits.
 #[derive(Debug, Default)]
-pub(crate) struct Spinner {
+pub(crate) struct AdaptivePolling {
     was_short: bool,
     /// Waits that are still to be spent without polling.
     skip: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Spinner {
     penalty: u32,
 }
 
-impl Spinner {
+impl AdaptivePolling {
     /// Called when a wait begins. Returns whether to poll before sleeping.
     pub(crate) fn tries(&mut self) -> bool {
         if self.skip > 0 {
@@ -61,11 +61,11 @@ mod tests {
     use super::*;
 
     /// The number of waits in which the shard polled first, of waits with these lengths.
-    fn looks(spinner: &mut Spinner, waits: impl IntoIterator<Item = Nanos>) -> usize {
+    fn looks(polling: &mut AdaptivePolling, waits: impl IntoIterator<Item = Nanos>) -> usize {
         let waits = waits.into_iter();
         let look = |took| {
-            let looked = spinner.tries();
-            spinner.waited(took, looked);
+            let looked = polling.tries();
+            polling.waited(took, looked);
             looked
         };
         waits.map(look).filter(|looked| *looked).count()
@@ -73,53 +73,53 @@ mod tests {
 
     #[test]
     fn who_asks_again_at_once_is_looked_for() {
-        let mut spinner = Spinner::default();
-        assert_eq!(looks(&mut spinner, [8_000; 100]), 99, "all but the first, of which nothing was known");
+        let mut polling = AdaptivePolling::default();
+        assert_eq!(looks(&mut polling, [8_000; 100]), 99, "all but the first, of which nothing was known");
     }
 
     #[test]
     fn a_client_that_is_woken_itself_is_looked_for() {
-        let mut spinner = Spinner::default();
+        let mut polling = AdaptivePolling::default();
         // It answers 30 us after the shard does, and a shard that slept is back another 25 us
         // later.
         let mut looks = 0;
         for _ in 0..100 {
-            let looked = spinner.tries();
+            let looked = polling.tries();
             looks += usize::from(looked);
-            spinner.waited(if looked { 30_000 } else { 55_000 }, looked);
+            polling.waited(if looked { 30_000 } else { 55_000 }, looked);
         }
         assert_eq!(looks, 99);
     }
 
     #[test]
     fn connections_that_are_idle_cost_nothing() {
-        let mut spinner = Spinner::default();
-        assert_eq!(looks(&mut spinner, [1_000_000; 100]), 0);
-        assert_eq!(looks(&mut spinner, [8_000; 10]), 9);
-        assert_eq!(looks(&mut spinner, [1_000_000; 100]), 1, "the end of a run is noticed by one look");
+        let mut polling = AdaptivePolling::default();
+        assert_eq!(looks(&mut polling, [1_000_000; 100]), 0);
+        assert_eq!(looks(&mut polling, [8_000; 10]), 9);
+        assert_eq!(looks(&mut polling, [1_000_000; 100]), 1, "the end of a run is noticed by one look");
     }
 
     #[test]
     fn a_client_that_needs_the_core_that_looks_is_left_to_it() {
-        let mut spinner = Spinner::default();
+        let mut polling = AdaptivePolling::default();
         // It comes back soon after the shard has gone to sleep, and never earlier.
         let mut looks = 0;
         for _ in 0..10_000 {
-            let looked = spinner.tries();
+            let looked = polling.tries();
             looks += usize::from(looked);
-            spinner.waited(if looked { WINDOW + 8_000 } else { 8_000 }, looked);
+            polling.waited(if looked { WINDOW + 8_000 } else { 8_000 }, looked);
         }
         assert!(looks < 25, "{looks} looks");
     }
 
     #[test]
     fn one_success_ends_the_penalty() {
-        let mut spinner = Spinner::default();
+        let mut polling = AdaptivePolling::default();
         for _ in 0..200 {
-            let looked = spinner.tries();
-            spinner.waited(if looked { WINDOW } else { 0 }, looked);
+            let looked = polling.tries();
+            polling.waited(if looked { WINDOW } else { 0 }, looked);
         }
-        assert!(looks(&mut spinner, [8_000; 2_000]) > 900, "the penalty is over, whenever that is");
-        assert_eq!(looks(&mut spinner, [8_000; 100]), 100);
+        assert!(looks(&mut polling, [8_000; 2_000]) > 900, "the penalty is over, whenever that is");
+        assert_eq!(looks(&mut polling, [8_000; 100]), 100);
     }
 }

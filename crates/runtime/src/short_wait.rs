@@ -15,35 +15,36 @@ const MEASURE_EVERY: u32 = 64;
 
 /// How a shard spends a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Nap {
+pub(crate) enum ShortWait {
     /// Awake: polls for completions.
     Awake,
     Asleep,
-    /// Asleep, and the caller reports the processor time of the sleep to [`Naps::measured`].
+    /// Asleep, and the caller reports the processor time of the sleep to
+    /// [`ShortWaitCost::measured`].
     Measured,
 }
 
 /// The measured cost of short sleeps.
 #[derive(Debug, Default)]
-pub(crate) struct Naps {
+pub(crate) struct ShortWaitCost {
     /// Processor time of a short sleep: a moving average.
     cost: Nanos,
     /// Short waits before the next measurement.
     rest: u32,
 }
 
-impl Naps {
+impl ShortWaitCost {
     /// Decides how to spend a wait of `left`.
-    pub(crate) fn choose(&mut self, left: Nanos) -> Nap {
+    pub(crate) fn choose(&mut self, left: Nanos) -> ShortWait {
         if left > SHORT {
-            return Nap::Asleep;
+            return ShortWait::Asleep;
         }
         let Some(rest) = self.rest.checked_sub(1) else {
             self.rest = MEASURE_EVERY;
-            return Nap::Measured;
+            return ShortWait::Measured;
         };
         self.rest = rest;
-        if left < self.cost { Nap::Awake } else { Nap::Asleep }
+        if left < self.cost { ShortWait::Awake } else { ShortWait::Asleep }
     }
 
     /// Records the processor time of a short sleep.
@@ -57,13 +58,13 @@ mod tests {
     use super::*;
 
     /// The number of waits spent awake, of a thousand waits of `left`, if a sleep takes `cost`.
-    fn awake(naps: &mut Naps, left: Nanos, cost: Nanos) -> usize {
+    fn awake(costs: &mut ShortWaitCost, left: Nanos, cost: Nanos) -> usize {
         let mut awake = 0;
         for _ in 0..1000 {
-            match naps.choose(left) {
-                Nap::Awake => awake += 1,
-                Nap::Asleep => {}
-                Nap::Measured => naps.measured(cost),
+            match costs.choose(left) {
+                ShortWait::Awake => awake += 1,
+                ShortWait::Asleep => {}
+                ShortWait::Measured => costs.measured(cost),
             }
         }
         awake
@@ -71,23 +72,23 @@ mod tests {
 
     #[test]
     fn a_wait_is_spent_in_the_way_that_takes_less() {
-        assert!(awake(&mut Naps::default(), 10_000, 24_000) > 980);
-        assert_eq!(awake(&mut Naps::default(), 50_000, 24_000), 0);
-        assert_eq!(awake(&mut Naps::default(), 10_000, 2_000), 0);
+        assert!(awake(&mut ShortWaitCost::default(), 10_000, 24_000) > 980);
+        assert_eq!(awake(&mut ShortWaitCost::default(), 50_000, 24_000), 0);
+        assert_eq!(awake(&mut ShortWaitCost::default(), 10_000, 2_000), 0);
     }
 
     #[test]
     fn long_waits_are_slept_through_whatever_a_sleep_takes() {
-        let mut naps = Naps::default();
-        assert!(awake(&mut naps, SHORT, 500_000) > 980);
-        assert_eq!(awake(&mut naps, SHORT + 1, 500_000), 0);
+        let mut costs = ShortWaitCost::default();
+        assert!(awake(&mut costs, SHORT, 500_000) > 980);
+        assert_eq!(awake(&mut costs, SHORT + 1, 500_000), 0);
     }
 
     #[test]
     fn a_sleep_that_has_become_cheap_is_noticed() {
-        let mut naps = Naps::default();
-        assert!(awake(&mut naps, 10_000, 24_000) > 980);
-        assert!(awake(&mut naps, 10_000, 1_000) < 700);
-        assert_eq!(awake(&mut naps, 10_000, 1_000), 0);
+        let mut costs = ShortWaitCost::default();
+        assert!(awake(&mut costs, 10_000, 24_000) > 980);
+        assert!(awake(&mut costs, 10_000, 1_000) < 700);
+        assert_eq!(awake(&mut costs, 10_000, 1_000), 0);
     }
 }
