@@ -11,15 +11,13 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 use daemon::http::{HttpOptions, Server};
 use daemon::{Engine, Handover, Interfaces, LogWriter, WallClock};
-use runtime::{
-    Config, DefaultSignals, Runtime, ShardHeap, give_back_large_memory, raise_descriptor_limit, take_memory_without_io,
-};
+use mimalloc::MiMalloc;
+use runtime::{Config, DefaultSignals, Runtime, raise_descriptor_limit, take_memory_without_io};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Each operation's memory is allocated from the heap of its shard.
 #[global_allocator]
-static HEAP: ShardHeap = ShardHeap;
+static HEAP: MiMalloc = MiMalloc;
 
 /// Purlin's storage daemon: pools drives under parity RAID and serves volumes. Runs in the
 /// foreground.
@@ -124,7 +122,6 @@ fn main() -> ExitCode {
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "no more descriptors than it was started with");
     }
-    give_back_large_memory();
     if let Err(error) = memory {
         tracing::debug!(%error, "may wait for its own block devices when memory is short");
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::arena;
-use crate::heap::Keeping;
 use crate::remote::{Remote, ShardHandle};
 use crate::shard::{Shard, ShardSetup, abort_on_panic};
 use crate::system;
@@ -201,8 +200,6 @@ impl Drop for Runtime {
 }
 
 fn shard_thread(remote: Arc<Remote>, setup: &ShardSetup, started: &mpsc::Sender<Result<(), StartError>>) {
-    // Dropped last: the shard's tasks end before it.
-    let _keeping = Keeping::on_this_thread();
     let core = remote.core();
     let pinned = if setup.pinned { system::pin_to_core(core) } else { Ok(()) };
     let shard = pinned.map_err(|source| StartError::Pin { core, source }).and_then(|()| {

@@ -12,7 +12,6 @@
 //! - [`Listener`], [`Stream`]: sockets on the same ring. A [`Bound`] socket can become a listener.
 //!   [`UblkSlot`]: requests of local block devices on the same ring. [`mailbox()`]: messages
 //!   between shards.
-//! - [`ShardHeap`]: the allocator of programs that run shards.
 //! - [`UeventSocket`]: the kernel's events about devices that are added and removed.
 //! - [`nvme_identify`], [`nvme_health`]: data that an NVMe drive reports about itself.
 //! - [`inherited`], [`replace_process`], [`raise_descriptor_limit`]: descriptors from and for other
@@ -47,7 +46,6 @@ mod config;
 mod drives;
 mod env;
 mod files;
-mod heap;
 mod kept;
 mod mailbox;
 mod net;
@@ -73,7 +71,6 @@ pub use drives::{
     SpecError, create_file, forget_memory,
 };
 pub use env::ShardEnv;
-pub use heap::ShardHeap;
 pub use kept::{forget_kept, kept_file};
 pub use mailbox::{Mailbox, MailboxGone, MailboxSender, mailbox};
 pub use net::{
@@ -81,8 +78,7 @@ pub use net::{
 };
 pub use nvme::{NVME_HEALTH_BYTES, NVME_IDENTIFY_BYTES, nvme_health, nvme_identify};
 pub use process::{
-    DefaultSignals, give_back_large_memory, inherited, monotonic_us, raise_descriptor_limit, replace_process,
-    take_memory_without_io,
+    DefaultSignals, inherited, monotonic_us, raise_descriptor_limit, replace_process, take_memory_without_io,
 };
 pub use remote::{ShardHandle, ShardStats};
 pub use shard::{POLLS_PER_TURN, READY_OPS_PER_POLL};

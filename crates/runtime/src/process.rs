@@ -78,23 +78,6 @@ fn has_capability(number: u32) -> io::Result<bool> {
     Ok(effective.is_some_and(|mask| mask >> number & 1 == 1))
 }
 
-/// Makes glibc return large blocks to the system when they are freed.
-///
-/// glibc maps large blocks separately. But it raises the threshold for large to the largest block
-/// that was freed, up to 32 MiB (`M_MMAP_THRESHOLD` of mallopt(3)). Smaller blocks stay in the heap
-/// of their thread, and locked memory inside a heap cannot be given back. For example, the memory
-/// that a group of many terabytes needs briefly while it is created would stay resident on a thread
-/// that may never need it again.
-pub fn give_back_large_memory() {
-    // SAFETY: it changes how later allocations are made, and no existing one.
-    let set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
-    debug_assert_eq!(set, 1, "the allocator knows the option");
-}
-
-/// Allocations for requests are smaller, or come from the arena. Mapping and unmapping them would
-/// take longer than their use.
-const LARGE_BYTES: libc::c_int = 1 << 20;
-
 /// Takes `count` inherited descriptors of this process: 3, 4, .... An element is `None` if the
 /// descriptor was not passed. Programs that are executed later do not get them.
 ///

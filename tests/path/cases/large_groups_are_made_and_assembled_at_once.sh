@@ -19,5 +19,5 @@ resident=$(json 'd["resident_bytes"]' status --once)
 echo "measured: created in $made ms, assembled in $assembled ms, resident $((written >> 20)) MiB once written, $((resident >> 20)) MiB at the end"
 ((made < 2000)) || fail "created in $made ms"
 ((assembled < 2000)) || fail "assembled in $assembled ms"
-((written < (150 + 16) << 20)) || fail "resident $written bytes once it was written"
-((resident < (150 + 16) << 20)) || fail "resident $resident bytes"
+((written < (175 + 20) << 20)) || fail "resident $written bytes once it was written"
+((resident < (175 + 20) << 20)) || fail "resident $resident bytes"

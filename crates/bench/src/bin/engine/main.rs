@@ -24,14 +24,15 @@ use drive::{Buf, Drive, Env};
 use format::Level;
 use group::{Group, Protection};
 use load::{Rng, shuffled, turn, turn_of};
-use runtime::{Config, Runtime, ShardEnv, ShardHeap};
+use mimalloc::MiMalloc;
+use runtime::{Config, Runtime, ShardEnv};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// Allocations of an operation come from the heap of its shard.
+/// The allocator of `purlind`.
 #[global_allocator]
-static HEAP: ShardHeap = ShardHeap;
+static HEAP: MiMalloc = MiMalloc;
 
 /// Benchmarks the array engine on one core over memory drives.
 #[derive(Parser, Clone)]
