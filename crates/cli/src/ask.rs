@@ -8,7 +8,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use api::Changed;
 
 use crate::Failure;
-use crate::args::Common;
+use crate::common_args::Common;
 use crate::output::for_terminal;
 
 /// Asks before data are lost. `what` is the first half of a sentence: "this destroys the volume

@@ -6,7 +6,7 @@ use api::DhGroup;
 use clap::{Args, Subcommand};
 use nvme::auth::Hash;
 
-use crate::args::DryRun;
+use crate::common_args::DryRun;
 use crate::limit_args::LimitArgs;
 
 /// Verbs of NVMe hosts.

@@ -3,7 +3,7 @@
 use api::DriveSpec;
 use clap::{Args, Subcommand};
 
-use crate::args::DryRun;
+use crate::common_args::DryRun;
 
 /// Arguments of `group import-md`.
 #[derive(Debug, Clone, Args)]

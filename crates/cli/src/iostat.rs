@@ -8,7 +8,7 @@ use clap::Args;
 use comfy_table::Cell;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{Common, DurationOrOff, parse_duration_or_off};
+use crate::common_args::{Common, DurationOrOff, parse_duration_or_off};
 use crate::ending::Ending;
 use crate::fit::{Column, table};
 use crate::output::{has_colour, show};

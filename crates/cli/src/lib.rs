@@ -11,12 +11,16 @@ mod args;
 mod ask;
 mod client;
 mod commands;
+mod common_args;
+mod drive_args;
 mod ending;
 #[cfg(test)]
 mod examples;
+mod export_args;
 mod failure;
 mod fit;
 mod glob;
+mod group_args;
 mod host_args;
 mod hosts;
 mod import_args;

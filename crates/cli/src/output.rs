@@ -7,7 +7,7 @@ use api::{Changed, is_obeyed};
 use serde::Serialize;
 
 use crate::Failure;
-use crate::args::{Common, Format};
+use crate::common_args::{Common, Format};
 
 /// `text` in a form that is safe for a terminal. Untrusted text (names on drives, models, answers
 /// of other machines) can neither move the cursor nor reverse the text. New lines stay, and with

@@ -12,7 +12,7 @@ use crossterm::terminal::{
 };
 use crossterm::{execute, queue};
 
-use crate::args::{Common, Format};
+use crate::common_args::{Common, Format};
 use crate::ending::Ending;
 use crate::fit::{Column, WIDTH, table, wrapped};
 use crate::keys::Keys;

@@ -3,7 +3,7 @@
 use api::{DriveSpec, NvmeTcpCreate};
 use clap::Args;
 
-use crate::args::DryRun;
+use crate::common_args::DryRun;
 use crate::host_args::KeyArgs;
 
 /// `purlin drive share`.

@@ -3,7 +3,7 @@
 use api::VolumeName;
 use clap::Subcommand;
 
-use crate::args::DryRun;
+use crate::common_args::DryRun;
 use crate::limit_args::LimitArgs;
 use crate::volume_size::VolumeSize;
 

@@ -7,8 +7,9 @@ use api::{
 
 use super::host::{read_key, read_tls_key};
 use super::{drive_name, drive_names};
-use crate::args::{Common, DriveCommand, NewDrives, SpareCommand};
 use crate::ask::{consent, consent_to};
+use crate::common_args::{Common, NewDrives};
+use crate::drive_args::{DriveCommand, SpareCommand};
 use crate::output::{has_colour, show, show_changed};
 use crate::share_args::ShareArgs;
 use crate::{Client, Failure, progress, shared, table};

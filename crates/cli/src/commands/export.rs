@@ -3,7 +3,8 @@
 use api::{ExportCreate, ExportTls, ExportUpdate, NbdAddress, NvmeTcpCreate, Protocol, UblkCreate};
 
 use super::absolute;
-use crate::args::{Common, ExportCommand, ExportCreateArgs};
+use crate::common_args::Common;
+use crate::export_args::{ExportCommand, ExportCreateArgs};
 use crate::output::{has_colour, show, show_changed};
 use crate::{Client, Failure, table};
 

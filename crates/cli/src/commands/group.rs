@@ -6,8 +6,9 @@ use api::{
 };
 
 use super::{counted, drive_names, import, renamed};
-use crate::args::{Common, GroupCommand, GroupCreateArgs, Switch};
 use crate::ask::{consent_by_name, consent_to};
+use crate::common_args::Common;
+use crate::group_args::{GroupCommand, GroupCreateArgs, Switch};
 use crate::output::{has_colour, show, show_changed};
 use crate::{Client, Failure, maintenance, progress, scanned, table};
 

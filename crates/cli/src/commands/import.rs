@@ -3,7 +3,7 @@
 use api::{ImportForget, ImportMd};
 
 use super::drive_names;
-use crate::args::Common;
+use crate::common_args::Common;
 use crate::import_args::{ImportCommand, ImportMdArgs};
 use crate::output::{has_colour, show, show_changed};
 use crate::{Client, Failure, imported};

@@ -3,7 +3,7 @@
 use api::Referral;
 use comfy_table::Cell;
 
-use crate::args::Common;
+use crate::common_args::Common;
 use crate::fit::{Column, table};
 use crate::output::{has_colour, show, show_changed};
 use crate::referral_args::ReferralCommand;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rescue::{DriveRole, ExtractReport, Extraction, FileTarget, ListReport, StreamTarget, Survey};
 
 use super::counted;
-use crate::args::{Common, Format};
+use crate::common_args::{Common, Format};
 use crate::output::{self, for_terminal, has_colour, json, show};
 use crate::progress::{bar, percent};
 use crate::rescue_args::{RescueCommand, RescueExtractArgs};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use api::{Upgrade, UpgradeRequest, UpgradeState};
 
 use super::absolute;
-use crate::args::{Common, DryRun};
+use crate::common_args::{Common, DryRun};
 use crate::output::{show, show_changed};
 use crate::{Client, Failure};
 

@@ -3,8 +3,8 @@
 use api::{Rename, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
 
 use super::{limited, renamed};
-use crate::args::Common;
 use crate::ask::consent;
+use crate::common_args::Common;
 use crate::output::{has_colour, show, show_changed};
 use crate::volume_args::VolumeCommand;
 use crate::volume_size::VolumeSize;

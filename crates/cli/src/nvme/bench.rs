@@ -13,8 +13,8 @@ use super::io_loop::IoLoop;
 use super::reports::{NvmeBench, NvmeLatency};
 use super::{connect, connection_options};
 use crate::Failure;
-use crate::args::Common;
 use crate::ask::consent;
+use crate::common_args::Common;
 use crate::nvme_args::BenchArgs;
 use crate::output::show;
 use crate::table::{micros, pairs, per_second};
@@ -53,9 +53,11 @@ struct Load<N: Network> {
     disk: Namespace<N>,
     pattern: Pattern,
     bytes: u64,
+    size_bytes: u64,
     /// Number of requests that fit into the namespace.
     places: u64,
     next: Cell<u64>,
+    began: Instant,
     ends: Instant,
     latencies: RefCell<Histogram<u64>>,
     failed: RefCell<Option<IoError>>,
@@ -105,6 +107,18 @@ async fn measure<N: Network + Clone>(
     network: N,
     disk: Namespace<N>,
 ) -> Result<NvmeBench, Failure> {
+    check_block_size(args, &disk)?;
+    if pattern.writes && !args.destroys_data {
+        let (nsid, size) = (disk.info().nsid, format_bytes(disk.size_bytes()));
+        consent(common, &format!("this overwrites namespace {nsid} of {}, {size}", args.subsystem))?;
+    }
+    let load = Rc::new(Load::new(args, pattern, network, disk));
+    load.send(args.depth).await?;
+    Ok(load.report(args, load.began.elapsed()))
+}
+
+/// Checks that requests of this size fit into the namespace.
+fn check_block_size<N: Network>(args: &BenchArgs, disk: &Namespace<N>) -> Result<(), Failure> {
     let (block, size) = (disk.info().block_bytes, disk.size_bytes());
     if !args.block_size.is_multiple_of(block.into()) {
         let what = format!("the namespace has blocks of {block} bytes: --block-size is to be a multiple of them");
@@ -113,72 +127,82 @@ async fn measure<N: Network + Clone>(
     if args.block_size > size {
         return Err(Failure::Usage(format!("the namespace has {} only", format_bytes(size))));
     }
-    let nsid = disk.info().nsid;
-    if pattern.writes && !args.destroys_data {
-        let what = format!("this overwrites namespace {nsid} of {}, {}", args.subsystem, format_bytes(size));
-        consent(common, &what)?;
-    }
-    let start = Instant::now();
-    let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).expect("bounds that make sense");
-    let load = Rc::new(Load {
-        network: network.clone(),
-        disk,
-        pattern,
-        bytes: args.block_size,
-        places: size / args.block_size,
-        next: Cell::new(0),
-        ends: start + Duration::from_secs(args.seconds.into()),
-        latencies: RefCell::new(histogram),
-        failed: RefCell::new(None),
-    });
-    let requests: Vec<_> = (0..args.depth)
-        .map(|index| {
-            let (sender, ended) = oneshot();
-            let load = load.clone();
-            network.spawn(async move {
-                load.one(index.into()).await;
-                sender.send(());
-            });
-            ended
-        })
-        .collect();
-    if join_all(requests).await.iter().any(Result::is_err) {
-        return Err(Failure::Ended("the benchmark was cut off".to_owned()));
-    }
-    if let Some(error) = load.failed.borrow_mut().take() {
-        return Err(Failure::Ended(format!("a request failed: {error}")));
-    }
-    let duration_s = start.elapsed().as_secs_f64();
-    let latencies = load.latencies.borrow();
-    let request_count = latencies.len();
-    let at = |percent: f64| latencies.value_at_quantile(percent / 100.0) as f64;
-    let connects = load.disk.paths().iter().map(|path| path.connects.saturating_sub(1)).sum();
-    Ok(NvmeBench {
-        addresses: args.addresses.iter().map(ToString::to_string).collect(),
-        subsystem: args.subsystem.to_string(),
-        nsid,
-        size_bytes: size,
-        pattern: pattern.name().to_owned(),
-        block_size_bytes: args.block_size,
-        depth_count: args.depth.into(),
-        queue_count: args.connection.nr_io_queues.into(),
-        duration_s,
-        request_count,
-        reconnect_count: connects,
-        iops_per_s: request_count as f64 / duration_s,
-        bandwidth_bytes_per_s: (request_count * args.block_size) as f64 / duration_s,
-        latency: NvmeLatency {
-            mean_us: latencies.mean(),
-            p50_us: at(50.0),
-            p90_us: at(90.0),
-            p99_us: at(99.0),
-            p999_us: at(99.9),
-            max_us: latencies.max() as f64,
-        },
-    })
+    Ok(())
 }
 
-impl<N: Network> Load<N> {
+impl<N: Network + Clone> Load<N> {
+    fn new(args: &BenchArgs, pattern: Pattern, network: N, disk: Namespace<N>) -> Load<N> {
+        let (began, size_bytes) = (Instant::now(), disk.size_bytes());
+        let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).expect("bounds that make sense");
+        Load {
+            network,
+            disk,
+            pattern,
+            bytes: args.block_size,
+            size_bytes,
+            places: size_bytes / args.block_size,
+            next: Cell::new(0),
+            began,
+            ends: began + Duration::from_secs(args.seconds.into()),
+            latencies: RefCell::new(histogram),
+            failed: RefCell::new(None),
+        }
+    }
+
+    /// Keeps `depth` requests in flight until the time is over.
+    async fn send(self: &Rc<Self>, depth: u16) -> Result<(), Failure> {
+        let requests: Vec<_> = (0..depth)
+            .map(|index| {
+                let (sender, ended) = oneshot();
+                let load = self.clone();
+                self.network.spawn(async move {
+                    load.one(index.into()).await;
+                    sender.send(());
+                });
+                ended
+            })
+            .collect();
+        if join_all(requests).await.iter().any(Result::is_err) {
+            return Err(Failure::Ended("the benchmark was cut off".to_owned()));
+        }
+        match self.failed.borrow_mut().take() {
+            Some(error) => Err(Failure::Ended(format!("a request failed: {error}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The result after `duration`.
+    fn report(&self, args: &BenchArgs, duration: Duration) -> NvmeBench {
+        let duration_s = duration.as_secs_f64();
+        let latencies = self.latencies.borrow();
+        let request_count = latencies.len();
+        let at = |percent: f64| latencies.value_at_quantile(percent / 100.0) as f64;
+        let connects = self.disk.paths().iter().map(|path| path.connects.saturating_sub(1)).sum();
+        NvmeBench {
+            addresses: args.addresses.iter().map(ToString::to_string).collect(),
+            subsystem: args.subsystem.to_string(),
+            nsid: self.disk.info().nsid,
+            size_bytes: self.size_bytes,
+            pattern: self.pattern.name().to_owned(),
+            block_size_bytes: args.block_size,
+            depth_count: args.depth.into(),
+            queue_count: args.connection.nr_io_queues.into(),
+            duration_s,
+            request_count,
+            reconnect_count: connects,
+            iops_per_s: request_count as f64 / duration_s,
+            bandwidth_bytes_per_s: (request_count * args.block_size) as f64 / duration_s,
+            latency: NvmeLatency {
+                mean_us: latencies.mean(),
+                p50_us: at(50.0),
+                p90_us: at(90.0),
+                p99_us: at(99.0),
+                p999_us: at(99.9),
+                max_us: latencies.max() as f64,
+            },
+        }
+    }
+
     /// Sends one request after the other until the time is over.
     async fn one(self: Rc<Self>, index: u64) {
         let len = self.bytes as usize;

@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::device;
 use super::reports::{NvmeConnection, NvmeConnectionList};
 use super::serve::Served;
-use crate::args::Common;
+use crate::common_args::Common;
 use crate::fit::{Column, table};
 use crate::nvme_args::DisconnectArgs;
 use crate::output::{has_colour, show};

@@ -9,7 +9,7 @@ use api::{
 };
 use comfy_table::Cell;
 
-use crate::args::Common;
+use crate::common_args::Common;
 use crate::fit::{Column, table};
 use crate::nvme_args::{ConnectArgs, DisconnectArgs};
 use crate::output::show;

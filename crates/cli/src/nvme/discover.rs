@@ -11,7 +11,7 @@ use super::io_loop::IoLoop;
 use super::reports::{NvmeDiscovery, NvmeSubsystem, NvmeUnreachable};
 use super::{explained, options};
 use crate::Failure;
-use crate::args::Common;
+use crate::common_args::Common;
 use crate::fit::{Column, table};
 use crate::nvme_args::HostArgs;
 use crate::output::{has_colour, show};

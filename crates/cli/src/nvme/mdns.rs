@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::reports::{NvmeService, NvmeServiceList};
 use crate::Failure;
-use crate::args::Common;
+use crate::common_args::Common;
 use crate::fit::{Column, table};
 use crate::output::{has_colour, show};
 

@@ -28,7 +28,7 @@ use nvme::target::Host;
 use nvme::tcp::Digests;
 use tokio::task::LocalSet;
 
-use crate::args::Common;
+use crate::common_args::Common;
 use crate::nvme_args::{ConnectionArgs, HostArgs, NvmeCommand};
 use crate::{Client, Failure, secret};
 

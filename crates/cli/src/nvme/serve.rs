@@ -13,7 +13,7 @@ use super::connections::announce;
 use super::io_loop::{Disk, IoLoop, Place};
 use super::reports::{NvmeConnection, NvmePath};
 use crate::Failure;
-use crate::args::Common;
+use crate::common_args::Common;
 use crate::ending::Ending;
 use crate::nvme_args::ConnectArgs;
 use crate::output::show;

@@ -13,6 +13,8 @@ mod client;
 mod answers;
 mod devices;
 mod documents;
+mod help;
+mod keys;
 mod refusals;
 mod tables;
 mod terminal;

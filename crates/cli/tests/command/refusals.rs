@@ -48,11 +48,18 @@ fn something_else_on_the_socket_is_no_daemon() {
     );
 }
 
+/// Asserts that the daemon refuses each line with its sentence.
+fn refuses(daemon: &Daemon, refusals: &[(&str, &str)]) {
+    for (line, sentence) in refusals {
+        assert_eq!(daemon.fails(line), format!("purlin: {sentence}\n"), "{line}");
+    }
+}
+
 #[test]
-fn the_daemons_sentence_is_passed_on() {
+fn the_daemons_sentence_about_a_group_is_passed_on() {
     let daemon = Daemon::filled();
     daemon.foreign("ext4");
-    for (line, sentence) in [
+    let refusals = [
         ("group show lake", "there is no group \"lake\""),
         ("group scrub lake", "there is no group \"lake\""),
         ("group scrub tank --stop", "the group \"tank\" is not being scrubbed"),
@@ -77,6 +84,14 @@ fn the_daemons_sentence_is_passed_on() {
         ),
         ("group create new --level raid1 --drives mem:a###:64MiB,/elsewhere/b", "/elsewhere/b does not exist"),
         ("group assemble mem:a###:64MiB", "none of the drives belongs to a Purlin array: mem:a###: not a Purlin drive"),
+    ];
+    refuses(&daemon, &refusals);
+    assert!(!daemon.file("a").exists(), "what a refused request made is gone");
+}
+
+#[test]
+fn the_daemons_sentence_about_a_volume_or_an_export_is_passed_on() {
+    let refusals = [
         ("volume show tank/x", "there is no volume \"tank/x\""),
         ("volume create tank/db --size 1M", "there is a volume \"tank/db\" already"),
         ("volume create lake/db --size 1M", "there is no group \"lake\""),
@@ -95,6 +110,13 @@ fn the_daemons_sentence_is_passed_on() {
             "the volume \"tank/db\" is exported at unix:DIR/db.sock already",
         ),
         ("export delete 9", "there is no export \"9\""),
+    ];
+    refuses(&Daemon::filled(), &refusals);
+}
+
+#[test]
+fn the_daemons_sentence_about_a_drive_is_passed_on() {
+    let refusals = [
         (
             "drive fail tank d3",
             "the group \"tank\" has no member d3: name a slot or a drive as `purlin group show tank` does",
@@ -111,10 +133,13 @@ fn the_daemons_sentence_is_passed_on() {
         ),
         ("spare remove tank mem:9###", "mem:9### is not a spare of the group \"tank\""),
         ("spare remove tank mem:1###", "mem:1### is not a spare of the group \"tank\""),
-    ] {
-        assert_eq!(daemon.fails(line), format!("purlin: {sentence}\n"), "{line}");
-    }
-    assert!(!daemon.file("a").exists(), "what a refused request made is gone");
+    ];
+    refuses(&Daemon::filled(), &refusals);
+}
+
+#[test]
+fn a_member_that_a_group_cannot_do_without_stays() {
+    let daemon = Daemon::filled();
     daemon.ok("drive fail tank mem:0###");
     assert_eq!(
         daemon.fails("drive fail tank mem:1###"),
