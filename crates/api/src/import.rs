@@ -239,7 +239,7 @@ mod tests {
             let request: ImportNvme = serde_json::from_str(json).unwrap();
             request.validate().map_err(|error| error.to_string())
         };
-        let drive = "nvme-tcp://shelf-1/nqn.2026-11.com.example:shelf?nsid=1";
+        let drive = "nvme-tcp://target-1/nqn.2026-11.com.example:target?nsid=1";
         assert_eq!(refusal(&format!(r#"{{"drive":"{drive}","name":"disk"}}"#)), Ok(()));
         assert!(refusal(r#"{"drive":"/dev/sda"}"#).unwrap_err().contains("it begins with nvme-tcp://"));
         // The API could not address this import: `GET /v1/imports/nvme` has another meaning.

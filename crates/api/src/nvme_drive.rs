@@ -212,13 +212,13 @@ mod tests {
 
     #[test]
     fn a_drive_of_another_machine_says_where_it_is_and_which_one() {
-        let drive: NvmeDrive = "nvme-tcp://shelf/nqn.2026-11.com.example:a?nsid=3".parse().unwrap();
-        assert_eq!(drive.addresses, [TargetAddress { host: "shelf".into(), port: 4420 }]);
+        let drive: NvmeDrive = "nvme-tcp://target/nqn.2026-11.com.example:a?nsid=3".parse().unwrap();
+        assert_eq!(drive.addresses, [TargetAddress { host: "target".into(), port: 4420 }]);
         assert_eq!(
             (drive.subsystem.as_str(), drive.nsid, drive.loss()),
             ("nqn.2026-11.com.example:a", 3, NvmeDrive::LOSS_DEFAULT)
         );
-        assert_eq!(drive.to_string(), "nvme-tcp://shelf:4420/nqn.2026-11.com.example:a?nsid=3");
+        assert_eq!(drive.to_string(), "nvme-tcp://target:4420/nqn.2026-11.com.example:a?nsid=3");
 
         let paths: NvmeDrive =
             "nvme-tcp://[fe80::1]:5/nqn.x?path=10.0.0.2:6&loss=3s&nsid=1&path=10.0.0.3".parse().unwrap();
@@ -259,8 +259,8 @@ mod tests {
     #[test]
     fn what_is_no_such_drive_is_refused_with_the_reason() {
         for (text, what) in [
-            ("nvme-tcp://shelf", "there is no name of a subsystem"),
-            ("nvme-tcp://shelf/x?nsid=1", "the name of a subsystem begins with \"nqn.\""),
+            ("nvme-tcp://target", "there is no name of a subsystem"),
+            ("nvme-tcp://target/x?nsid=1", "the name of a subsystem begins with \"nqn.\""),
             ("nvme-tcp:///nqn.x?nsid=1", "an address is HOST or HOST:PORT"),
             ("nvme-tcp://a:0/nqn.x?nsid=1", "an address is HOST or HOST:PORT"),
             ("nvme-tcp://a/nqn.x", "it does not say which namespace: add ?nsid=1"),

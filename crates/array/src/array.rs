@@ -11,31 +11,31 @@ use drive::{BlockError, Buf, Canceled, Env, Extent, Nanos, Receiver, Sender, Wri
 use smallvec::smallvec;
 
 use crate::drives::handle::Handle;
-use crate::drives::watch::Watch;
-use crate::geometry::UnitIndex;
+use crate::drives::in_flight::InFlightTable;
+use crate::geometry::StripeGroup;
 use crate::geometry::ranges::Range;
 use crate::io::incomplete::IncompleteWrites;
 use crate::io::overlay::Content;
-use crate::io::types::UnitQueue;
+use crate::io::types::StripeGroupQueue;
 use crate::log::Log;
 use crate::state::leader::Leader;
 use crate::state::message::{
-    AHEAD_MIN, Body, Message, Op, Outcome, Peers, Piece, Pieces, RebuiltAhead, Request, STEPS_AT_ONCE,
+    AHEAD_MIN, Body, Message, Op, Peers, Piece, Pieces, RebuiltAhead, Reply, Request, STEPS_AT_ONCE,
 };
 use crate::state::owners::Owners;
 use crate::state::shared::{Counters, Shared};
 use crate::state::slot::DriveId;
 use crate::util::semaphore::FairSemaphore;
-use crate::util::unit_map::UnitMap;
+use crate::util::stripe_group_map::StripeGroupMap;
 
 /// Most steps of one [`Array::extents`] call, each an allocation chunk or a hole. Bounds its time.
 const EXTENTS_STEPS_MAX: usize = 8192;
 
-/// How long [`Inner::buggify_delay`] waits: longer than a drive takes for an operation.
+/// How long [`ArrayShard::buggify_delay`] waits: longer than a drive takes for an operation.
 const BUGGIFY_DELAY: Duration = Duration::from_micros(300);
 
 /// A drive group on one shard. A handle: cheap to clone.
-pub struct Array<E: Env>(pub(crate) Rc<Inner<E>>);
+pub struct Array<E: Env>(pub(crate) Rc<ArrayShard<E>>);
 
 impl<E: Env> Clone for Array<E> {
     fn clone(&self) -> Self {
@@ -43,7 +43,7 @@ impl<E: Env> Clone for Array<E> {
     }
 }
 
-pub(crate) struct Inner<E: Env> {
+pub(crate) struct ArrayShard<E: Env> {
     pub env: E,
     pub shared: Arc<Shared>,
     pub shard: usize,
@@ -60,11 +60,11 @@ pub(crate) struct Inner<E: Env> {
     /// Handles of the drives, by [`DriveId`].
     pub drives: RefCell<Vec<Option<Handle<E::Drive>>>>,
     /// Watches the operations that the drives have not answered.
-    pub watch: Rc<Watch>,
+    pub in_flight: Rc<InFlightTable>,
     /// Stripe groups with work. An entry lives as long as its task.
-    pub units: RefCell<UnitMap<UnitQueue>>,
+    pub stripe_groups: RefCell<StripeGroupMap<StripeGroupQueue>>,
     /// The stripe groups among them whose task begins at the end of this turn.
-    pub arrived: RefCell<Vec<UnitIndex>>,
+    pub arrived: RefCell<Vec<StripeGroup>>,
     /// Stripe groups at or above [`Shared::rebuilt`] that are already rebuilt on a drive.
     pub rebuilt_ahead: RefCell<RebuiltAhead>,
     /// Size of `rebuilt_ahead` from which on entries that the rebuild has passed are removed.
@@ -74,7 +74,7 @@ pub(crate) struct Inner<E: Env> {
     /// Incomplete writes.
     pub incomplete: IncompleteWrites,
     /// Allocation chunks that were freed and not yet trimmed.
-    pub trims: RefCell<Vec<(UnitIndex, Range)>>,
+    pub trims: RefCell<Vec<(StripeGroup, Range)>>,
     pub trimming: Cell<bool>,
     /// Limits the steps of large zeroing requests that run at the same time, see
     /// [`crate::io::zero`].
@@ -96,7 +96,7 @@ pub(crate) struct Inner<E: Env> {
 
 /// A request that another shard has not answered.
 struct Call {
-    answer: Sender<Result<Outcome, BlockError>>,
+    answer: Sender<Result<Reply, BlockError>>,
     /// The request is work on a stripe group.
     is_work: bool,
 }
@@ -113,7 +113,7 @@ pub(crate) struct Gate {
 
 /// Which of the group's shards this is.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct ShardPlace {
     /// From 0.
     pub shard: usize,
     /// All of them.
@@ -125,7 +125,7 @@ impl<E: Env> Array<E> {
         env: E,
         shared: Arc<Shared>,
         drives: Vec<Option<E::Drive>>,
-        place: Place,
+        place: ShardPlace,
         peers: Rc<dyn Peers>,
         leader: Option<Leader>,
     ) -> Self {
@@ -133,12 +133,12 @@ impl<E: Env> Array<E> {
         assert_eq!(leader.is_some(), place.shard == 0, "shard 0 leads");
         let counters = shared.counters(place.shards);
         let array = Array(Rc::new_cyclic(|inner| {
-            let watch = watch_of(inner.clone(), &env, &shared, (place.shard, place.shards));
+            let in_flight = in_flight_table_of(inner.clone(), &env, &shared, (place.shard, place.shards));
             let handle = |(id, drive): (usize, Option<E::Drive>)| {
-                drive.map(|drive| Handle::new(drive, DriveId(id as u16), watch.clone()))
+                drive.map(|drive| Handle::new(drive, DriveId(id as u16), in_flight.clone()))
             };
             let drives = RefCell::new(drives.into_iter().enumerate().map(handle).collect());
-            Inner {
+            ArrayShard {
                 env,
                 shared,
                 counters,
@@ -150,8 +150,8 @@ impl<E: Env> Array<E> {
                 gate: Gate::default(),
                 peers,
                 drives,
-                watch,
-                units: RefCell::default(),
+                in_flight,
+                stripe_groups: RefCell::default(),
                 arrived: RefCell::default(),
                 rebuilt_ahead: RefCell::default(),
                 ahead_limit: Cell::new(AHEAD_MIN),
@@ -196,7 +196,7 @@ impl<E: Env> Array<E> {
         if drives.len() <= index {
             drives.resize(index + 1, None);
         }
-        drives[index] = Some(Handle::new(drive, id, self.0.watch.clone()));
+        drives[index] = Some(Handle::new(drive, id, self.0.in_flight.clone()));
     }
 
     /// Drops a drive's handle on this shard.
@@ -254,9 +254,10 @@ impl<E: Env> Array<E> {
                 break;
             }
             let place = geometry.place(at);
-            let allocated = self.0.shared.map.get(geometry.zone_index(place.unit, place.x));
-            let zone = place.left.min(geometry.zone - place.x % geometry.zone);
-            let step = if allocated { zone } else { zone.max(self.hole_at(at, place.unit, end)) }.min(end - at);
+            let allocated = self.0.shared.map.get(geometry.chunk_index(place.stripe_group, place.offset));
+            let chunk = place.left.min(geometry.chunk_bytes - place.offset % geometry.chunk_bytes);
+            let step =
+                if allocated { chunk } else { chunk.max(self.hole_at(at, place.stripe_group, end)) }.min(end - at);
             match extents.last_mut() {
                 Some(last) if last.allocated == allocated => last.len += step,
                 _ => extents.push(Extent { len: step, allocated }),
@@ -295,16 +296,16 @@ impl<E: Env> Array<E> {
         if self.0.shared.is_stopped() { Err(BlockError::Stopped) } else { Ok(()) }
     }
 
-    /// Length of the hole from `offset` on, which lies in `unit`. A band is one stripe group of
-    /// every set. If this band has an allocated chunk, the result is 0. Otherwise the hole ends at
-    /// the next band with one; it reaches at least to `end` if there is none before.
-    pub(crate) fn hole_at(&self, offset: u64, unit: UnitIndex, end: u64) -> u64 {
+    /// Length of the hole from `offset` on, which lies in `stripe_group`. A band is one stripe
+    /// group of every set. If this band has an allocated chunk, the result is 0. Otherwise the hole
+    /// ends at the next band with one; it reaches at least to `end` if there is none before.
+    pub(crate) fn hole_at(&self, offset: u64, stripe_group: StripeGroup, end: u64) -> u64 {
         let geometry = &self.0.shared.geometry;
-        let band_zones = geometry.zones_per_unit() * geometry.sets;
-        let band = unit.0 / geometry.sets;
-        let band_bytes = geometry.stripe_data() * geometry.rows() * geometry.sets;
-        let zones = band * band_zones..end.div_ceil(band_bytes) * band_zones;
-        let next = self.0.shared.map.next_allocated_in(zones).map(|zone| zone / band_zones);
+        let band_chunks = geometry.chunks_per_stripe_group() * geometry.sets;
+        let band = stripe_group.0 / geometry.sets;
+        let band_bytes = geometry.stripe_data_bytes() * geometry.rows() * geometry.sets;
+        let chunks = band * band_chunks..end.div_ceil(band_bytes) * band_chunks;
+        let next = self.0.shared.map.next_allocated_in(chunks).map(|chunk| chunk / band_chunks);
         if next == Some(band) {
             return 0;
         }
@@ -315,7 +316,7 @@ impl<E: Env> Array<E> {
     /// it consists of whole bands (one stripe group of every set).
     pub fn is_fast_to_zero(&self, offset: u64, len: u64) -> bool {
         let geometry = &self.0.shared.geometry;
-        let stripe = geometry.stripe_data() * geometry.rows() * geometry.sets;
+        let stripe = geometry.stripe_data_bytes() * geometry.rows() * geometry.sets;
         let whole = offset.is_multiple_of(stripe) && len.is_multiple_of(stripe);
         let is_hole = |extents: Vec<Extent>| extents == [Extent { len, allocated: false }];
         whole || self.extents(offset, len).is_ok_and(is_hole)
@@ -336,11 +337,12 @@ impl<E: Env> Array<E> {
         let _user = self.0.enter_user();
         let mut work = self.0.split(offset, len, content);
         if work.len() == 1 {
-            let (unit, pieces) = work.swap_remove(0);
-            self.0.on_owner(unit, Op::Write { pieces, fua }).await?;
+            let (stripe_group, pieces) = work.swap_remove(0);
+            self.0.on_owner(stripe_group, Op::Write { pieces, fua }).await?;
         } else {
             // All stripe groups are asked before the first answer is waited for.
-            let calls = work.into_iter().map(|(unit, pieces)| self.0.on_owner(unit, Op::Write { pieces, fua }));
+            let calls =
+                work.into_iter().map(|(stripe_group, pieces)| self.0.on_owner(stripe_group, Op::Write { pieces, fua }));
             join_all(calls).await.into_iter().try_for_each(|reply| reply.map(|_| ()))?;
         }
         if self.0.shared.lost.check_read(offset, len).is_err() {
@@ -355,7 +357,7 @@ impl<E: Env> Array<E> {
 /// Counts a client request as long as it lives.
 pub(crate) struct User<'a> {
     users: &'a Cell<usize>,
-    watch: &'a Watch,
+    in_flight: &'a InFlightTable,
     /// 0: not measured.
     began: Nanos,
 }
@@ -365,7 +367,7 @@ impl User<'_> {
     #[inline]
     pub fn was_none(mut self) {
         if std::mem::take(&mut self.began) > 0 {
-            self.watch.user_was_none();
+            self.in_flight.user_was_none();
         }
     }
 }
@@ -375,16 +377,16 @@ impl Drop for User<'_> {
     fn drop(&mut self) {
         self.users.set(self.users.get() - 1);
         if self.began > 0 {
-            self.watch.user_ends(self.began);
+            self.in_flight.user_ends(self.began);
         }
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     #[inline]
     pub fn enter_user(&self) -> User<'_> {
         self.users.set(self.users.get() + 1);
-        User { users: &self.users, watch: &self.watch, began: self.watch.user_begins() }
+        User { users: &self.users, in_flight: &self.in_flight, began: self.in_flight.user_begins() }
     }
 
     /// The counters of this shard.
@@ -395,25 +397,33 @@ impl<E: Env> Inner<E> {
 
     /// Has work on a stripe group done by its owner. The work runs to its end even if the caller
     /// drops this future.
-    pub async fn on_owner(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Result<Outcome, BlockError> {
+    pub async fn on_owner(self: &Rc<Self>, stripe_group: StripeGroup, op: Op) -> Result<Reply, BlockError> {
         if self.gate.closed.get() {
             Box::pin(self.gate_opens()).await?;
         }
-        let owner = self.owner(unit);
-        if owner == self.shard { self.as_owner(unit, op).await } else { self.ask(owner, Request::Unit(unit, op)).await }
+        let owner = self.owner(stripe_group);
+        if owner == self.shard {
+            self.as_owner(stripe_group, op).await
+        } else {
+            self.ask(owner, Request::Unit(stripe_group, op)).await
+        }
     }
 
-    async fn as_owner(self: &Rc<Self>, unit: UnitIndex, mut op: Op) -> Result<Outcome, BlockError> {
-        if self.write_now(unit, &mut op) { Ok(Outcome::Done) } else { answer(self.enqueue(unit, op).await) }
+    async fn as_owner(self: &Rc<Self>, stripe_group: StripeGroup, mut op: Op) -> Result<Reply, BlockError> {
+        if self.write_now(stripe_group, &mut op) {
+            Ok(Reply::Done)
+        } else {
+            answer(self.enqueue(stripe_group, op).await)
+        }
     }
 
     /// Asks the leader.
-    pub async fn on_leader(self: &Rc<Self>, request: Request) -> Result<Outcome, BlockError> {
+    pub async fn on_leader(self: &Rc<Self>, request: Request) -> Result<Reply, BlockError> {
         self.on_shard(0, request).await
     }
 
     /// Asks a shard, which may be this one.
-    pub async fn on_shard(self: &Rc<Self>, shard: usize, request: Request) -> Result<Outcome, BlockError> {
+    pub async fn on_shard(self: &Rc<Self>, shard: usize, request: Request) -> Result<Reply, BlockError> {
         // Boxed: this future is rare and large, and would be a part of nearly every other one.
         if self.shard == shard { Box::pin(self.serve(request)).await } else { self.ask(shard, request).await }
     }
@@ -428,7 +438,7 @@ impl<E: Env> Inner<E> {
 
     /// Runs work to its end even if the caller drops this future. A change of the group's state
     /// that is dropped half way would leave marks that no other task removes.
-    pub async fn to_the_end<T: 'static, X: From<BlockError> + 'static>(
+    pub async fn run_detached<T: 'static, X: From<BlockError> + 'static>(
         &self,
         work: impl Future<Output = Result<T, X>> + 'static,
     ) -> Result<T, X> {
@@ -438,7 +448,7 @@ impl<E: Env> Inner<E> {
         receiver.await.unwrap_or_else(|Canceled| Err(BlockError::Stopped.into()))
     }
 
-    async fn ask(&self, shard: usize, request: Request) -> Result<Outcome, BlockError> {
+    async fn ask(&self, shard: usize, request: Request) -> Result<Reply, BlockError> {
         let token = self.next_token.get();
         self.next_token.set(token + 1);
         let (sender, receiver) = oneshot();
@@ -449,77 +459,78 @@ impl<E: Env> Inner<E> {
         answer(receiver.await)
     }
 
-    async fn serve(self: &Rc<Self>, request: Request) -> Result<Outcome, BlockError> {
+    async fn serve(self: &Rc<Self>, request: Request) -> Result<Reply, BlockError> {
         match request {
             // The barrier of a stop may have passed this shard while the request was on its way.
             Request::Unit(..) if self.shared.is_stopped() => Err(BlockError::Stopped),
-            Request::Unit(unit, op) => self.as_owner(unit, op).await,
-            Request::Persist => self.persist_map().await.map(|()| Outcome::Done),
+            Request::Unit(stripe_group, op) => self.as_owner(stripe_group, op).await,
+            Request::Persist => self.persist_map().await.map(|()| Reply::Done),
             Request::Settle => {
                 // Incomplete writes keep their records open until they are written again.
                 self.retry_writes(|_| true).await?;
                 if let Some(log) = self.log() {
-                    log.settle().await;
+                    log.until_none_open().await;
                 }
-                Ok(Outcome::Done)
+                Ok(Reply::Done)
             }
-            Request::Seal => self.flush_and_seal().await.map(|()| Outcome::Done),
-            Request::SealAll => {
+            Request::Checkpoint => self.flush_and_checkpoint().await.map(|()| Reply::Done),
+            Request::CheckpointAll => {
                 if let Some(log) = self.log() {
-                    log.doubt();
+                    log.mark_suspect();
                 }
-                self.flush_and_seal().await.map(|()| Outcome::Done)
+                self.flush_and_checkpoint().await.map(|()| Reply::Done)
             }
-            Request::SealQuietly => Ok(Outcome::Sealed { failed: self.seal_quietly().await }),
-            Request::SaveLost { offset, len } => self.save_lost(Some((offset, len))).await.map(|()| Outcome::Done),
-            Request::MarkDirty => self.mark_dirty().await.map(|()| Outcome::Done),
+            Request::CheckpointQuietly => Ok(Reply::Checkpointed { failed: self.checkpoint_quietly().await }),
+            Request::SaveLost { offset, len } => self.save_lost(Some((offset, len))).await.map(|()| Reply::Done),
+            Request::MarkDirty => self.mark_dirty().await.map(|()| Reply::Done),
             Request::Barrier => {
                 self.barrier().await;
-                Ok(Outcome::Done)
+                Ok(Reply::Done)
             }
             Request::Close => {
                 self.close_gate();
-                Ok(Outcome::Done)
+                Ok(Reply::Done)
             }
-            Request::Quiet => Ok(Outcome::Quiet(self.falls_quiet().await)),
+            Request::Quiet => Ok(Reply::Quiet(self.falls_quiet().await)),
             Request::Own(owners, ahead) => {
                 self.own(owners, ahead).await;
-                Ok(Outcome::Done)
+                Ok(Reply::Done)
             }
             Request::Open => {
                 self.open_gate();
-                Ok(Outcome::Done)
+                Ok(Reply::Done)
             }
-            Request::Fail(member, drive, cause) => {
-                Ok(Outcome::Accepted(self.fail_in_place(member, drive, cause).await))
-            }
+            Request::Fail(member, drive, cause) => Ok(Reply::Accepted(self.fail_in_place(member, drive, cause).await)),
             Request::Tell(event) => {
                 self.tell(event);
-                Ok(Outcome::Done)
+                Ok(Reply::Done)
             }
-            Request::Silent(member, drive) => Ok(Outcome::Accepted(self.give_up(member, drive))),
+            Request::Silent(member, drive) => Ok(Reply::Accepted(self.give_up(member, drive))),
             Request::Slow(member, drive) => {
                 self.note_slow(member, drive);
-                Ok(Outcome::Done)
+                Ok(Reply::Done)
             }
         }
     }
 
     /// Cuts a range into pieces, and collects them by stripe group.
-    fn split(&self, offset: u64, len: u64, content: impl Fn(u64, u64) -> Content) -> Vec<(UnitIndex, Pieces)> {
+    fn split(&self, offset: u64, len: u64, content: impl Fn(u64, u64) -> Content) -> Vec<(StripeGroup, Pieces)> {
         let geometry = &self.shared.geometry;
-        let mut work: Vec<(UnitIndex, Pieces)> = Vec::with_capacity(1);
+        let mut work: Vec<(StripeGroup, Pieces)> = Vec::with_capacity(1);
         let mut done = 0;
         while done < len {
             let place = geometry.place(offset + done);
             let step = place.left.min(len - done);
-            let piece =
-                Piece { role: place.role, range: Range::new(place.x, place.x + step), content: content(done, step) };
+            let piece = Piece {
+                role: place.role,
+                range: Range::new(place.offset, place.offset + step),
+                content: content(done, step),
+            };
             // The stripes of a stripe group are at most `rows * sets` stripes apart, so the search
             // from the end is short.
-            match work.iter_mut().rev().find(|(unit, _)| *unit == place.unit) {
+            match work.iter_mut().rev().find(|(stripe_group, _)| *stripe_group == place.stripe_group) {
                 Some((_, pieces)) => pieces.push(piece),
-                None => work.push((place.unit, smallvec![piece])),
+                None => work.push((place.stripe_group, smallvec![piece])),
             }
             done += step;
         }
@@ -531,34 +542,40 @@ impl<E: Env> Inner<E> {
         self.drives.borrow().get(usize::from(id.0)).cloned().flatten()
     }
 
-    /// A drive without its watch, for a caller that keeps watch itself.
+    /// A drive without its entry in the in-flight table, for a caller that does without the
+    /// in-flight table.
     #[inline]
-    pub fn unwatched(&self, id: DriveId) -> Option<E::Drive> {
-        Some(self.drives.borrow().get(usize::from(id.0))?.as_ref()?.unwatched().clone())
+    pub fn untracked(&self, id: DriveId) -> Option<E::Drive> {
+        Some(self.drives.borrow().get(usize::from(id.0))?.as_ref()?.untracked().clone())
     }
 
-    pub fn enqueue(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Receiver<Result<Outcome, BlockError>> {
-        debug_assert_eq!(self.owner(unit), self.shard, "{unit:?} belongs to another shard");
+    pub fn enqueue(self: &Rc<Self>, stripe_group: StripeGroup, op: Op) -> Receiver<Result<Reply, BlockError>> {
+        debug_assert_eq!(self.owner(stripe_group), self.shard, "{stripe_group:?} belongs to another shard");
         let (sender, receiver) = oneshot();
-        self.push(unit, op, sender);
+        self.push(stripe_group, op, sender);
         receiver
     }
 }
 
 /// A reply whose sender was dropped comes from a shard that is being torn down.
-fn answer(reply: Result<Result<Outcome, BlockError>, Canceled>) -> Result<Outcome, BlockError> {
+fn answer(reply: Result<Result<Reply, BlockError>, Canceled>) -> Result<Reply, BlockError> {
     reply.unwrap_or(Err(BlockError::Stopped))
 }
 
-/// The watch of the shard that `inner` will be.
-fn watch_of<E: Env>(inner: Weak<Inner<E>>, env: &E, shared: &Arc<Shared>, place: (usize, usize)) -> Rc<Watch> {
+/// The in-flight table of the shard that `inner` will be.
+fn in_flight_table_of<E: Env>(
+    inner: Weak<ArrayShard<E>>,
+    env: &E,
+    shared: &Arc<Shared>,
+    place: (usize, usize),
+) -> Rc<InFlightTable> {
     let (clock, starter) = (env.clone(), env.clone());
     let start = move || {
         // If the shard is gone, the futures of its operations are being dropped.
         if let Some(shard) = inner.upgrade() {
-            let generation = shard.watch.begin_task();
-            starter.spawn(Inner::keep_watch(inner.clone(), starter.clone(), generation));
+            let generation = shard.in_flight.begin_task();
+            starter.spawn(ArrayShard::check_in_flight(inner.clone(), starter.clone(), generation));
         }
     };
-    Watch::new(shared, place, Box::new(move || clock.now()), Box::new(start))
+    InFlightTable::new(shared, place, Box::new(move || clock.now()), Box::new(start))
 }

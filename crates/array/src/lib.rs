@@ -15,7 +15,7 @@
 //!
 //! Invariants:
 //! 1. A stripe is changed only under the lock of its stripe group, on the shard that owns it
-//!    ([`unit`](self)).
+//!    ([`stripe_group`](self)).
 //! 2. The allocation map says that a chunk was written only when all its strips are on their
 //!    drives.
 //! 3. The superblocks show a member's failure before any write is acknowledged without that member.
@@ -38,12 +38,12 @@ mod recovery;
 mod state;
 mod util;
 
-pub use array::{Array, Place};
+pub use array::{Array, ShardPlace};
 pub use assembly::assemble::{AssembleError, Assembly, Refusal, assemble, judge};
 pub use assembly::create::{CreateError, NewGroup, create, erase, plan};
 pub use assembly::load::{Loaded, load};
 pub use assembly::probe::{Probe, probe, read_superblock};
-pub use geometry::{Geometry, MemberIndex, Role, UnitIndex};
+pub use geometry::{Geometry, MemberIndex, Role, StripeGroup};
 pub use jobs::scrub_job::ScrubProgress;
 pub use membership::JoinError;
 pub use recovery::replay::Replayed;
@@ -51,10 +51,10 @@ pub use state::cause::{Cause, Failure, Flaw, Operation};
 pub use state::errors::MemberErrors;
 pub use state::event::{Event, GroupStatus, JobKind, JobState, JobStatus, MemberStatus, ReadLatency};
 pub use state::findings::{Fault, Finding, ScrubMode};
-pub use state::kept::kept_words;
 pub use state::lost::LostRanges;
 pub use state::message::{Message, NoPeers, Peers};
 pub use state::owners::Owners;
 pub use state::settings::Settings;
 pub use state::shared::{Counts, Shared};
 pub use state::slot::{DriveId, Slot};
+pub use state::warm::warm_words;

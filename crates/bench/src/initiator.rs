@@ -43,7 +43,7 @@ pub const LOADS: [Load; 7] = [
 
 /// The part of the volume that the load is on.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct NamespacePart {
     /// NSID.
     pub nsid: u32,
     /// Size of a block in bytes.
@@ -225,7 +225,7 @@ impl Initiator {
     ///
     /// # Errors
     /// If a read fails.
-    pub fn latencies(&mut self, place: Place, duration: Duration) -> Result<Vec<u64>, Error> {
+    pub fn latencies(&mut self, place: NamespacePart, duration: Duration) -> Result<Vec<u64>, Error> {
         let load = Load { writes: false, bytes: 4096, depth: 1 };
         let (begin, mut last) = (Instant::now(), None);
         let (mut taken, mut random) = (Vec::new(), 0x9E37_79B9_7F4A_7C15_u64);
@@ -243,7 +243,7 @@ impl Initiator {
     ///
     /// # Errors
     /// If a command fails.
-    pub fn run(&mut self, load: Load, place: Place, duration: Duration) -> Result<u64, Error> {
+    pub fn run(&mut self, load: Load, place: NamespacePart, duration: Duration) -> Result<u64, Error> {
         let slots = place.volume_bytes / u64::from(load.bytes);
         let mut random = 0x9E37_79B9_7F4A_7C15_u64;
         let begin = Instant::now();
@@ -260,7 +260,7 @@ impl Initiator {
     ///
     /// # Errors
     /// If a command fails.
-    pub fn fill(&mut self, place: Place) -> Result<(), Error> {
+    pub fn fill(&mut self, place: NamespacePart) -> Result<(), Error> {
         let load = Load { writes: true, bytes: 128 << 10, depth: 8 };
         let mut slots = 0..place.volume_bytes / u64::from(load.bytes);
         self.run_at(load, place, || slots.next()).map(|_| ())
@@ -268,7 +268,12 @@ impl Initiator {
 
     /// Runs `load` at the offsets from `next`, in units of its size, until `next` returns `None`.
     /// Returns the number of completed commands.
-    fn run_at(&mut self, load: Load, place: Place, mut next: impl FnMut() -> Option<u64>) -> Result<u64, Error> {
+    fn run_at(
+        &mut self,
+        load: Load,
+        place: NamespacePart,
+        mut next: impl FnMut() -> Option<u64>,
+    ) -> Result<u64, Error> {
         let reply_bytes = if load.writes { 0 } else { load.bytes };
         let data = if load.writes { vec![0x5A; load.bytes as usize] } else { Vec::new() };
         let blank = Command::new(0, 0, place.nsid);

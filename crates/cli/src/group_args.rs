@@ -19,8 +19,8 @@ Examples:
   purlin group create tank --level raid6 --drives '/dev/nvme[1-6]n1' --dry-run
   purlin group create tank --level raid6 --drives sda,sdb,sdc,sdd --client-p99 5ms --scrub-every 14d
   purlin group create tank --level raid5 --drives sda,sdb,sdc --checksums off
-  purlin group create tank --level raid1 --drives /dev/nvme0n1,nvme-tcp://10.0.0.5/nqn.2026-11.com.example:shelf?nsid=1
-  purlin group create tank --level raid1 --drives '/dev/nvme0n1,nvme-tcp://10.0.0.5/nqn.2026-11.com.example:shelf?nsid=1&tls-key=/etc/purlin/host.tls'
+  purlin group create tank --level raid1 --drives /dev/nvme0n1,nvme-tcp://10.0.0.5/nqn.2026-11.com.example:target?nsid=1
+  purlin group create tank --level raid1 --drives '/dev/nvme0n1,nvme-tcp://10.0.0.5/nqn.2026-11.com.example:target?nsid=1&tls-key=/etc/purlin/host.tls'
 
 Levels: raid0, raid1, raid10, raid5, raid6, raid7 (triple parity), raid50, raid60, nm (N+M).
 A drive is a block device, a file, mem:NAME:SIZE (memory of the daemon, lost when it ends), or nvme-tcp://HOST[:PORT]/NQN?nsid=N

@@ -17,7 +17,7 @@ pub enum NvmeCommand {
 Examples:
   purlin nvme discover 10.0.0.5
   purlin nvme discover 10.0.0.5:8009 --output json
-  purlin nvme discover shelf-1 --hostnqn nqn.2014-08.org.nvmexpress:uuid:2e5cb3b8-6b30-4b1e-8a0f-7d4e0c1f2a3b
+  purlin nvme discover target-1 --hostnqn nqn.2014-08.org.nvmexpress:uuid:2e5cb3b8-6b30-4b1e-8a0f-7d4e0c1f2a3b
   purlin nvme discover --mdns
 
 Without a port it is 4420. Other discovery services that it refers to are asked as well.
@@ -52,11 +52,11 @@ listed, with the addresses to ask them at.")]
     #[command(after_help = "\
 Examples:
   purlin nvme connect 10.0.0.5 nqn.2014-08.org.nvmexpress:uuid:... --nbd unix:/run/user/1000/disk.sock
-  purlin nvme connect 10.0.0.5,10.0.1.5 nqn.2026-11.com.example:shelf --nsid 3 --data-digest
-  purlin nvme connect shelf-1:4421 nqn.2026-11.com.example:shelf --nbd 127.0.0.1:10810 --ctrl-loss-tmo -1
-  purlin nvme connect 10.0.0.5 nqn.2026-11.com.example:shelf --dhchap-secret host.key --dhchap-ctrl-secret target.key
-  purlin nvme connect 10.0.0.5 nqn.2026-11.com.example:shelf --tls --tls-key host.tls
-  purlin nvme connect 10.0.0.5,10.0.1.5 nqn.2026-11.com.example:shelf --nsid 3 --ublk --name disk
+  purlin nvme connect 10.0.0.5,10.0.1.5 nqn.2026-11.com.example:target --nsid 3 --data-digest
+  purlin nvme connect target-1:4421 nqn.2026-11.com.example:target --nbd 127.0.0.1:10810 --ctrl-loss-tmo -1
+  purlin nvme connect 10.0.0.5 nqn.2026-11.com.example:target --dhchap-secret host.key --dhchap-ctrl-secret target.key
+  purlin nvme connect 10.0.0.5 nqn.2026-11.com.example:target --tls --tls-key host.tls
+  purlin nvme connect 10.0.0.5,10.0.1.5 nqn.2026-11.com.example:target --nsid 3 --ublk --name disk
 
 `purlin host key generate` makes secrets, and with --tls keys. A connection that ends is made again, and requests wait meanwhile. Several addresses of one subsystem are several paths. `qemu-img info
 nbd://127.0.0.1:10809`, `nbdcopy`, `nbd-client` and Windows' NBD drivers reach it.
@@ -71,16 +71,16 @@ With --ublk purlind connects, under its own name as a host, and the namespace is
     /// End `purlin nvme connect`; a block device is removed if it is not in use
     #[command(after_help = "\
 Examples:
-  purlin nvme disconnect nqn.2026-11.com.example:shelf
-  purlin nvme disconnect nqn.2026-11.com.example:shelf --nsid 3 --force
+  purlin nvme disconnect nqn.2026-11.com.example:target
+  purlin nvme disconnect nqn.2026-11.com.example:target --nsid 3 --force
   purlin nvme disconnect --all")]
     Disconnect(DisconnectArgs),
     /// Read or write a namespace as fast as possible, and measure
     #[command(after_help = "\
 Examples:
   purlin nvme bench 10.0.0.5 nqn.2014-08.org.nvmexpress:uuid:... --nsid 1
-  purlin nvme bench 10.0.0.5 nqn.2026-11.com.example:shelf --read --block-size 128k --depth 8 --seconds 30
-  purlin nvme bench 10.0.0.5 nqn.2026-11.com.example:shelf --randwrite --depth 128 --queues 4 --destroys-data
+  purlin nvme bench 10.0.0.5 nqn.2026-11.com.example:target --read --block-size 128k --depth 8 --seconds 30
+  purlin nvme bench 10.0.0.5 nqn.2026-11.com.example:target --randwrite --depth 128 --queues 4 --destroys-data
 
 Random reads of 4 KiB are the default. Writes overwrite what the namespace holds. All runs on one core.")]
     Bench(BenchArgs),

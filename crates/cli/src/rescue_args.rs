@@ -38,7 +38,7 @@ Examples:
   purlin rescue check images/*.img --output json | jq -r '.findings[].message'
 
 Checked are both superblocks of each drive, the places of each group, every copy of the allocation map, the table of volumes
-and the log. --parity reads all written stripes and compares data with parity; where two or more syndromes are left, it
+and the log. --parity reads all written stripes and compares data with parity; where two or more parity strips are left, it
 names the drive that is wrong.
 Exit status: 0 nothing is wrong, 1 something is, 2 it could not be checked.")]
     Check {

@@ -9,10 +9,10 @@ use std::task::{Poll, Waker};
 /// happen at the same time. A drive itself guarantees no order of operations in flight at the same
 /// time.
 #[derive(Debug, Default)]
-pub struct Order(Mutex<Inner>);
+pub struct Order(Mutex<PendingChanges>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct PendingChanges {
     next: u64,
     /// Start and end in bytes, in the order of the requests.
     changes: BTreeMap<u64, (u64, u64)>,
@@ -27,7 +27,7 @@ pub struct Turn {
     number: u64,
 }
 
-impl Inner {
+impl PendingChanges {
     /// Whether an older change overlaps with the range of this one.
     fn is_behind(&self, number: u64) -> bool {
         let (start, end) = self.changes[&number];
@@ -41,7 +41,7 @@ impl Order {
         Arc::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, PendingChanges> {
         // Code under the lock does not panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -9,7 +9,7 @@
 //! Invariants (verified by [`Layout::check`]):
 //! 1. Regions start and end on [`BLOCK`], do not overlap, and leave the first block to the head
 //!    superblock.
-//! 2. `data` is a whole number of `max(strip_bytes, zone_bytes)`, and `zone_count` counts its
+//! 2. `data` is a whole number of `max(strip_bytes, chunk_bytes)`, and `chunk_count` counts its
 //!    allocation chunks in all sets.
 //! 3. `map` has two slots for every map block, `catalogue` has two slots of equal size.
 //! 4. `checksums`, if present, has an entry for every [`BLOCK`] of data.
@@ -19,7 +19,7 @@
 use thiserror::Error;
 
 use crate::BLOCK;
-use crate::map::{MAP_SLOTS, ZONES_PER_MAP_BLOCK, map_block_count};
+use crate::map::{CHUNKS_PER_MAP_BLOCK, MAP_SLOTS, map_block_count};
 use crate::shape::Shape;
 use crate::sums::{SUMS_PER_BLOCK, sum_block_count};
 
@@ -27,14 +27,14 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 
 /// Least user data per bit of the allocation map. 128 KiB gives 8 Mi allocation chunks per TiB,
 /// hence 1 MiB of memory per TiB.
-const ZONE_DATA_BYTES_MIN: u64 = 128 << 10;
+const CHUNK_DATA_BYTES_MIN: u64 = 128 << 10;
 
 /// Most allocation chunks of a group. Above 512 TiB the chunks grow instead of the memory for the
 /// map. The engine has four bits for each chunk: 2 GiB of memory at this size.
-const ZONES_MAX: u64 = 1 << 32;
+const CHUNKS_MAX: u64 = 1 << 32;
 
 /// Smallest allocation chunk on one member.
-const ZONE_BYTES_MIN: u32 = BLOCK as u32;
+const CHUNK_BYTES_MIN: u32 = BLOCK as u32;
 
 /// From this member size on, data starts on a multiple of [`DATA_ALIGN_BYTES`], the largest erase
 /// block that alignment is useful for.
@@ -88,10 +88,10 @@ pub struct Layout {
     pub data: Region,
     /// Bytes of one allocation chunk on each member. A power of two, which may be smaller or larger
     /// than a strip.
-    pub zone_bytes: u32,
+    pub chunk_bytes: u32,
     /// Allocation chunks of all sets together. Chunk `band * sets + set` starts at
-    /// `band * zone_bytes` of the data region, on every member of that set.
-    pub zone_count: u64,
+    /// `band * chunk_bytes` of the data region, on every member of that set.
+    pub chunk_count: u64,
     /// Size of the smallest drive that can be a member with this layout, in bytes, including both
     /// superblocks.
     pub member_bytes: u64,
@@ -135,22 +135,22 @@ impl Layout {
         if have > MEMBER_BYTES_MAX {
             return Err(LayoutError::TooLarge { have });
         }
-        let zone_bytes = zone_bytes_for(shape, have);
-        let unit = u64::from(shape.strip_bytes.max(zone_bytes));
-        let (map, log, catalogue) = regions_before_data(shape, have, zone_bytes);
+        let chunk_bytes = chunk_bytes_for(shape, have);
+        let stripe_group = u64::from(shape.strip_bytes.max(chunk_bytes));
+        let (map, log, catalogue) = regions_before_data(shape, have, chunk_bytes);
         let checksums = checksums.then(|| checksums_after(&catalogue, have));
         let align = if have >= LARGE_MEMBER_BYTES { DATA_ALIGN_BYTES } else { DATA_ALIGN_BYTES_SMALL };
         let data_offset = checksums.unwrap_or(catalogue).end().next_multiple_of(align);
         let tail_offset = (have & !(BLOCK_BYTES - 1)).saturating_sub(BLOCK_BYTES);
-        let data_len = tail_offset.saturating_sub(data_offset) / unit * unit;
+        let data_len = tail_offset.saturating_sub(data_offset) / stripe_group * stripe_group;
         if data_len == 0 {
-            let need = smallest_member(shape, zone_bytes, checksums.is_some());
+            let need = smallest_member(shape, chunk_bytes, checksums.is_some());
             return Err(LayoutError::TooSmall { need, have });
         }
         let data = Region { offset: data_offset, len: data_len };
-        let zone_count = data_len / u64::from(zone_bytes) * u64::from(shape.sets);
+        let chunk_count = data_len / u64::from(chunk_bytes) * u64::from(shape.sets);
         let member_bytes = data.end() + BLOCK_BYTES;
-        let layout = Layout { map, log, catalogue, checksums, data, zone_bytes, zone_count, member_bytes };
+        let layout = Layout { map, log, catalogue, checksums, data, chunk_bytes, chunk_count, member_bytes };
         assert_eq!(layout.check(shape), Ok(()), "a planned layout keeps the invariants");
         Ok(layout)
     }
@@ -185,10 +185,10 @@ impl Layout {
             free_from = offset + len;
         }
         holds((LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&self.log.len), "log")?;
-        holds(self.zone_bytes.is_power_of_two() && self.zone_bytes >= ZONE_BYTES_MIN, "zone_bytes")?;
-        holds(self.data.len.is_multiple_of(u64::from(shape.strip_bytes.max(self.zone_bytes))), "data")?;
-        holds(self.zone_count == self.data.len / u64::from(self.zone_bytes) * u64::from(shape.sets), "zone_count")?;
-        holds(self.map.len / (MAP_SLOTS * BLOCK_BYTES) >= map_block_count(self.zone_count), "map")?;
+        holds(self.chunk_bytes.is_power_of_two() && self.chunk_bytes >= CHUNK_BYTES_MIN, "zone_bytes")?;
+        holds(self.data.len.is_multiple_of(u64::from(shape.strip_bytes.max(self.chunk_bytes))), "data")?;
+        holds(self.chunk_count == self.data.len / u64::from(self.chunk_bytes) * u64::from(shape.sets), "zone_count")?;
+        holds(self.map.len / (MAP_SLOTS * BLOCK_BYTES) >= map_block_count(self.chunk_count), "map")?;
         let sums_needed = sum_block_count(self.data.len) * BLOCK_BYTES;
         holds(self.checksums.is_none_or(|region| region.len >= sums_needed), "checksums")?;
         let slots_of_blocks = self.catalogue.len.is_multiple_of(2 * BLOCK_BYTES);
@@ -213,20 +213,20 @@ pub(crate) enum RegionKind {
     Checksums = 5,
 }
 
-/// The smallest power of two for which an allocation chunk holds [`ZONE_DATA_BYTES_MIN`] of user
-/// data, and for which the group has at most [`ZONES_MAX`] chunks.
-fn zone_bytes_for(shape: &Shape, member_bytes: u64) -> u32 {
+/// The smallest power of two for which an allocation chunk holds [`CHUNK_DATA_BYTES_MIN`] of user
+/// data, and for which the group has at most [`CHUNKS_MAX`] chunks.
+fn chunk_bytes_for(shape: &Shape, member_bytes: u64) -> u32 {
     let data_per_set = shape.data_per_set() as u64;
-    let for_data = ZONE_DATA_BYTES_MIN.div_ceil(data_per_set).next_power_of_two();
-    let for_count = (member_bytes.div_ceil(ZONES_MAX) * u64::from(shape.sets)).next_power_of_two();
-    u32::try_from(for_data.max(for_count)).expect("at most 2^56 / 2^32 * 32").max(ZONE_BYTES_MIN)
+    let for_data = CHUNK_DATA_BYTES_MIN.div_ceil(data_per_set).next_power_of_two();
+    let for_count = (member_bytes.div_ceil(CHUNKS_MAX) * u64::from(shape.sets)).next_power_of_two();
+    u32::try_from(for_data.max(for_count)).expect("at most 2^56 / 2^32 * 32").max(CHUNK_BYTES_MIN)
 }
 
-fn regions_before_data(shape: &Shape, member_bytes: u64, zone_bytes: u32) -> (Region, Region, Region) {
+fn regions_before_data(shape: &Shape, member_bytes: u64, chunk_bytes: u32) -> (Region, Region, Region) {
     // Computed as if the whole member were data. This gives at most a few blocks too many, and
     // avoids a circular dependency between the region sizes.
-    let zones_at_most = member_bytes / u64::from(zone_bytes) * u64::from(shape.sets);
-    let map_blocks = zones_at_most.div_ceil(ZONES_PER_MAP_BLOCK).max(1);
+    let chunks_at_most = member_bytes / u64::from(chunk_bytes) * u64::from(shape.sets);
+    let map_blocks = chunks_at_most.div_ceil(CHUNKS_PER_MAP_BLOCK).max(1);
     let map = Region { offset: BLOCK_BYTES, len: map_blocks * MAP_SLOTS * BLOCK_BYTES };
     let log_len = (member_bytes / LOG_DIVISOR).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) & !(BLOCK_BYTES - 1);
     let log = Region { offset: map.end(), len: log_len };
@@ -243,12 +243,12 @@ fn checksums_after(before: &Region, member_bytes: u64) -> Region {
 
 /// Size of the smallest member with a layout: every region at its minimum, one unit of data, and
 /// the tail.
-fn smallest_member(shape: &Shape, zone_bytes: u32, checksums: bool) -> u64 {
-    let unit = u64::from(shape.strip_bytes.max(zone_bytes));
-    let (_, _, catalogue) = regions_before_data(shape, 0, zone_bytes);
+fn smallest_member(shape: &Shape, chunk_bytes: u32, checksums: bool) -> u64 {
+    let stripe_group = u64::from(shape.strip_bytes.max(chunk_bytes));
+    let (_, _, catalogue) = regions_before_data(shape, 0, chunk_bytes);
     // A member this small has one block of checksums.
     let before = if checksums { checksums_after(&catalogue, 0) } else { catalogue };
-    before.end().next_multiple_of(DATA_ALIGN_BYTES_SMALL) + unit + BLOCK_BYTES
+    before.end().next_multiple_of(DATA_ALIGN_BYTES_SMALL) + stripe_group + BLOCK_BYTES
 }
 
 #[cfg(test)]
@@ -274,25 +274,25 @@ mod tests {
         for shape in shapes() {
             let layout = Layout::plan(&shape, 4 << 40, true).unwrap();
             let map_bits_per_tib =
-                u128::from(layout.zone_count) * (1 << 40) / u128::from(layout.capacity_bytes(&shape));
+                u128::from(layout.chunk_count) * (1 << 40) / u128::from(layout.capacity_bytes(&shape));
             assert!(map_bits_per_tib / 8 <= 1 << 20, "{shape}");
-            let half = u64::from(layout.zone_bytes / 2) * shape.data_per_set() as u64;
+            let half = u64::from(layout.chunk_bytes / 2) * shape.data_per_set() as u64;
             assert!(
-                half < ZONE_DATA_BYTES_MIN || layout.zone_bytes == ZONE_BYTES_MIN,
-                "the zone is not needlessly large"
+                half < CHUNK_DATA_BYTES_MIN || layout.chunk_bytes == CHUNK_BYTES_MIN,
+                "the chunk is not needlessly large"
             );
         }
     }
 
     #[test]
-    fn the_largest_groups_have_larger_zones_and_no_larger_map() {
+    fn the_largest_groups_have_larger_chunks_and_no_larger_map() {
         for shape in shapes() {
             for member_bytes in [16 << 40, 256 << 40, MEMBER_BYTES_MAX] {
                 let layout = Layout::plan(&shape, member_bytes, true).unwrap();
-                assert!(layout.zone_count <= ZONES_MAX, "{shape}: {layout:?}");
-                let half = u64::from(layout.zone_bytes / 2) * shape.data_per_set() as u64;
-                let is_needed = layout.zone_count * 2 > ZONES_MAX / 2;
-                assert!(half < ZONE_DATA_BYTES_MIN || is_needed || layout.zone_bytes == ZONE_BYTES_MIN, "{shape}");
+                assert!(layout.chunk_count <= CHUNKS_MAX, "{shape}: {layout:?}");
+                let half = u64::from(layout.chunk_bytes / 2) * shape.data_per_set() as u64;
+                let is_needed = layout.chunk_count * 2 > CHUNKS_MAX / 2;
+                assert!(half < CHUNK_DATA_BYTES_MIN || is_needed || layout.chunk_bytes == CHUNK_BYTES_MIN, "{shape}");
             }
         }
     }

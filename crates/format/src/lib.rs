@@ -45,7 +45,7 @@ pub use catalogue::{
 };
 pub use layout::{Layout, LayoutError, Region};
 pub use map::{
-    MAP_PAYLOAD_BYTES, MAP_SLOTS, MAP_VERSION, MapBlock, MapError, ZONES_PER_MAP_BLOCK, map_block_count,
+    CHUNKS_PER_MAP_BLOCK, MAP_PAYLOAD_BYTES, MAP_SLOTS, MAP_VERSION, MapBlock, MapError, map_block_count,
     map_slot_offset,
 };
 pub use shape::{

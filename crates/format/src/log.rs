@@ -12,8 +12,8 @@ mod frame;
 mod lost;
 
 pub use frame::{
-    EXCEPTIONS_MAX, Entry, FRAME_VERSION, Frame, FrameError, FrameHead, LogShape, Part, PartData, encode_frame,
-    encode_frame_meta, encode_seal, frame_len, frame_meta_len,
+    EXCEPTIONS_MAX, Entry, FRAME_VERSION, Frame, FrameError, FrameHead, LogShape, Part, PartData, encode_checkpoint,
+    encode_frame, encode_frame_meta, frame_len, frame_meta_len,
 };
 pub use lost::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LOST_VERSION, LostBlocks, LostError};
 
@@ -21,11 +21,11 @@ use crate::BLOCK;
 use crate::layout::{LOG_BYTES_MIN, Layout, Region};
 
 /// Blocks for checkpoint records before the ring of a stream, written in turn.
-pub const SEALS: u64 = 2;
+pub const CHECKPOINT_SLOTS: u64 = 2;
 
 /// Least bytes of a stream: its checkpoint blocks, and a ring for a frame with one block of parts
 /// and one of payload.
-pub const RING_BYTES_MIN: u64 = (SEALS + 2) * BLOCK as u64;
+pub const RING_BYTES_MIN: u64 = (CHECKPOINT_SLOTS + 2) * BLOCK as u64;
 
 const _: () = assert!(LOST_SLOTS * LOST_SLOT_BYTES as u64 + RING_BYTES_MIN <= LOG_BYTES_MIN);
 
@@ -57,12 +57,12 @@ pub fn ring(layout: &Layout, stream: usize, count: usize) -> Region {
     assert!(stream < count, "stream {stream} of {count}");
     let all = rings(layout);
     let len = all.len / count as u64 / BLOCK as u64 * BLOCK as u64;
-    let seals = SEALS * BLOCK as u64;
-    Region { offset: all.offset + stream as u64 * len + seals, len: len - seals }
+    let checkpoints = CHECKPOINT_SLOTS * BLOCK as u64;
+    Region { offset: all.offset + stream as u64 * len + checkpoints, len: len - checkpoints }
 }
 
 /// Offset of a checkpoint block of a stream: one of the blocks before its ring.
-pub fn seal_offset(ring: &Region, slot: u64) -> u64 {
-    assert!(slot < SEALS, "slot {slot} of {SEALS}");
-    ring.offset - (SEALS - slot) * BLOCK as u64
+pub fn checkpoint_offset(ring: &Region, slot: u64) -> u64 {
+    assert!(slot < CHECKPOINT_SLOTS, "slot {slot} of {CHECKPOINT_SLOTS}");
+    ring.offset - (CHECKPOINT_SLOTS - slot) * BLOCK as u64
 }

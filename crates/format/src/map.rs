@@ -23,7 +23,7 @@ pub const MAP_SLOTS: u64 = 2;
 pub const MAP_PAYLOAD_BYTES: usize = BLOCK - 64;
 
 /// Allocation chunks in one map block.
-pub const ZONES_PER_MAP_BLOCK: u64 = 8 * MAP_PAYLOAD_BYTES as u64;
+pub const CHUNKS_PER_MAP_BLOCK: u64 = 8 * MAP_PAYLOAD_BYTES as u64;
 
 /// Version of the map format that this crate writes and reads.
 pub const MAP_VERSION: u32 = 1;
@@ -53,7 +53,7 @@ const _: () = {
     assert!(offset_of!(DiskMapBlock, bits) == 64);
 };
 
-/// One block of the allocation map. Chunk `index * ZONES_PER_MAP_BLOCK + n` is bit `n % 8` of byte
+/// One block of the allocation map. Chunk `index * CHUNKS_PER_MAP_BLOCK + n` is bit `n % 8` of byte
 /// `n / 8`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapBlock {
@@ -150,33 +150,33 @@ impl MapBlock {
         Ok(MapBlock { index, sequence, bits: disk.bits })
     }
 
-    /// Whether chunk `zone` of this block (from 0 in each block) was written.
+    /// Whether chunk `chunk` of this block (from 0 in each block) was written.
     ///
     /// # Panics
-    /// If `zone` is not below [`ZONES_PER_MAP_BLOCK`].
-    pub fn is_set(&self, zone: u64) -> bool {
-        let (byte, bit) = bit_of(zone);
+    /// If `chunk` is not below [`CHUNKS_PER_MAP_BLOCK`].
+    pub fn is_set(&self, chunk: u64) -> bool {
+        let (byte, bit) = bit_of(chunk);
         self.bits[byte] & bit != 0
     }
 
-    /// Sets whether chunk `zone` of this block (from 0 in each block) was written.
+    /// Sets whether chunk `chunk` of this block (from 0 in each block) was written.
     ///
     /// # Panics
-    /// If `zone` is not below [`ZONES_PER_MAP_BLOCK`].
-    pub fn set(&mut self, zone: u64, written: bool) {
-        let (byte, bit) = bit_of(zone);
+    /// If `chunk` is not below [`CHUNKS_PER_MAP_BLOCK`].
+    pub fn set(&mut self, chunk: u64, written: bool) {
+        let (byte, bit) = bit_of(chunk);
         if written { self.bits[byte] |= bit } else { self.bits[byte] &= !bit }
     }
 }
 
-fn bit_of(zone: u64) -> (usize, u8) {
-    assert!(zone < ZONES_PER_MAP_BLOCK, "zone {zone} of a map block");
-    ((zone / 8) as usize, 1 << (zone % 8))
+fn bit_of(chunk: u64) -> (usize, u8) {
+    assert!(chunk < CHUNKS_PER_MAP_BLOCK, "chunk {chunk} of a map block");
+    ((chunk / 8) as usize, 1 << (chunk % 8))
 }
 
-/// Map blocks that hold a bit for each of `zone_count` allocation chunks.
-pub fn map_block_count(zone_count: u64) -> u64 {
-    zone_count.div_ceil(ZONES_PER_MAP_BLOCK)
+/// Map blocks that hold a bit for each of `chunk_count` allocation chunks.
+pub fn map_block_count(chunk_count: u64) -> u64 {
+    chunk_count.div_ceil(CHUNKS_PER_MAP_BLOCK)
 }
 
 /// Where slot `slot` (0 or 1) of map block `index` lies on a member, in bytes.
@@ -195,23 +195,23 @@ mod tests {
     use crate::shape::{Level, Shape};
 
     #[test]
-    fn every_zone_has_its_own_bit() {
+    fn every_chunk_has_its_own_bit() {
         let mut block = MapBlock::empty(0);
-        for zone in [0, 1, 7, 8, 4095, ZONES_PER_MAP_BLOCK - 1] {
-            block.set(zone, true);
-            assert!(block.is_set(zone));
+        for chunk in [0, 1, 7, 8, 4095, CHUNKS_PER_MAP_BLOCK - 1] {
+            block.set(chunk, true);
+            assert!(block.is_set(chunk));
             assert_eq!(block.bits.iter().map(|byte| byte.count_ones()).sum::<u32>(), 1);
-            block.set(zone, false);
+            block.set(chunk, false);
         }
         block.set(10, true);
-        assert_eq!(block.bits[1], 4, "zone 10 is bit 2 of byte 1");
+        assert_eq!(block.bits[1], 4, "chunk 10 is bit 2 of byte 1");
     }
 
     #[test]
     fn slots_of_all_blocks_lie_in_the_map_region_and_nowhere_twice() {
         let shape = Shape::new(Level::Raid5, 3, None, None, None, 4096).unwrap();
         let layout = Layout::plan(&shape, 16 << 30, false).unwrap();
-        let count = map_block_count(layout.zone_count);
+        let count = map_block_count(layout.chunk_count);
         assert!(count > 1);
         let mut offsets: Vec<u64> =
             (0..count).flat_map(|index| [0, 1].map(|slot| map_slot_offset(&layout, index, slot))).collect();

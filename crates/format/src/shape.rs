@@ -2,7 +2,7 @@
 //!
 //! Invariants of a [`Shape`] (kept by [`Shape::new`], verified by [`Shape::check`]):
 //! 1. `members` is 1 to 64 and divisible by `sets`. Only RAID 0 allows a single member.
-//! 2. In each set, any `syndromes` members may be lost.
+//! 2. In each set, any `parity` members may be lost.
 //! 3. `strip_bytes` is a power of two from 4 KiB to 1 MiB.
 
 use std::fmt;
@@ -140,7 +140,7 @@ pub struct Shape {
     pub sets: u16,
     /// Members of each set that may be lost: parity strips per stripe, or the number of copies
     /// minus one for mirrors.
-    pub syndromes: u8,
+    pub parity_count: u8,
     /// Bytes of one strip on one member.
     pub strip_bytes: u32,
 }
@@ -265,7 +265,7 @@ impl Shape {
             return Err(ShapeError::NotForLevel { level, what: "copies", fixed: None });
         }
         let sets_chosen = sets;
-        let (sets, syndromes) = match level {
+        let (sets, parity_count) = match level {
             Level::Raid0 => (1, 0),
             Level::Raid1 => (1, raid1_copies(members, copies)? - 1),
             Level::Raid10 => raid10(members, copies)?,
@@ -279,15 +279,15 @@ impl Shape {
         if sets_chosen.is_some_and(|chosen| chosen != sets) {
             return Err(ShapeError::NotForLevel { level, what: "sets", fixed: Some(sets) });
         }
-        if parity.is_some_and(|chosen| level.is_mirror() || chosen != syndromes) {
-            let fixed = (!level.is_mirror()).then_some(u16::from(syndromes));
+        if parity.is_some_and(|chosen| level.is_mirror() || chosen != parity_count) {
+            let fixed = (!level.is_mirror()).then_some(u16::from(parity_count));
             return Err(ShapeError::NotForLevel { level, what: "parity", fixed });
         }
-        let (need, have) = (members_min_of_set(level, syndromes), members / sets);
+        let (need, have) = (members_min_of_set(level, parity_count), members / sets);
         if have < need {
             return Err(ShapeError::TooFewMembers { level, need, have, per_set: sets > 1 });
         }
-        Ok(Shape { level, members, sets, syndromes, strip_bytes })
+        Ok(Shape { level, members, sets, parity_count, strip_bytes })
     }
 
     /// Checks that the fields are what [`Shape::new`] would have returned.
@@ -295,9 +295,9 @@ impl Shape {
     /// # Errors
     /// The first rule that is broken.
     pub fn check(&self) -> Result<(), ShapeError> {
-        let Shape { level, members, sets, syndromes, strip_bytes } = *self;
-        let parity = (!level.is_mirror()).then_some(syndromes);
-        let copies = level.is_mirror().then_some(syndromes.saturating_add(1));
+        let Shape { level, members, sets, parity_count, strip_bytes } = *self;
+        let parity = (!level.is_mirror()).then_some(parity_count);
+        let copies = level.is_mirror().then_some(parity_count.saturating_add(1));
         let same = Shape::new(level, members, parity, copies, Some(sets), strip_bytes)?;
         if same == *self { Ok(()) } else { Err(ShapeError::Contradiction { level }) }
     }
@@ -309,7 +309,7 @@ impl Shape {
 
     /// Strips of user data in one stripe of one set: k. One for mirrors.
     pub fn data_per_set(&self) -> usize {
-        if self.is_mirror() { 1 } else { self.members_per_set() - usize::from(self.syndromes) }
+        if self.is_mirror() { 1 } else { self.members_per_set() - usize::from(self.parity_count) }
     }
 
     /// Whether strips are copies instead of data and parity.
@@ -319,7 +319,7 @@ impl Shape {
 
     /// m: any m members of a set may be lost without losing data.
     pub fn survives(&self) -> usize {
-        usize::from(self.syndromes)
+        usize::from(self.parity_count)
     }
 
     /// The set that a member belongs to, and its place in it.
@@ -341,7 +341,7 @@ impl fmt::Display for Shape {
         }
         match self.is_mirror() {
             true => write!(formatter, "{} copies", self.members_per_set())?,
-            false => write!(formatter, "{}+{}", self.data_per_set(), self.syndromes)?,
+            false => write!(formatter, "{}+{}", self.data_per_set(), self.parity_count)?,
         }
         write!(formatter, ", strips of {} KiB", self.strip_bytes >> 10)
     }
@@ -349,11 +349,11 @@ impl fmt::Display for Shape {
 
 /// Fewest members of one set: two data strips besides the parity, or all copies of a mirror. RAID 0
 /// may have one drive: a group for its volumes, without redundancy.
-fn members_min_of_set(level: Level, syndromes: u8) -> u16 {
+fn members_min_of_set(level: Level, parity_count: u8) -> u16 {
     match level {
         Level::Raid0 => 1,
-        _ if level.is_mirror() => u16::from(syndromes) + 1,
-        _ => u16::from(syndromes) + 2,
+        _ if level.is_mirror() => u16::from(parity_count) + 1,
+        _ => u16::from(parity_count) + 2,
     }
 }
 
@@ -481,10 +481,10 @@ mod tests {
     fn every_shape_that_can_be_made_passes_its_own_check_and_no_other_does() {
         let mut valid = 0;
         for level in Level::ALL {
-            for (members, sets, syndromes) in
+            for (members, sets, parity_count) in
                 (0..70).flat_map(|members| (0..6).flat_map(move |sets| (0..10).map(move |m| (members, sets, m))))
             {
-                let shape = Shape { level, members, sets, syndromes, strip_bytes: STRIP };
+                let shape = Shape { level, members, sets, parity_count, strip_bytes: STRIP };
                 if shape.check().is_ok() {
                     valid += 1;
                     assert!(

@@ -92,7 +92,7 @@ pub struct Rebuild {
     /// The slot being filled.
     pub member: u16,
     /// Allocation chunks below this one are filled.
-    pub next_zone: u64,
+    pub next_chunk: u64,
 }
 
 /// How much a crash in the middle of writes may cost. The numbers are those on the drive.
@@ -271,9 +271,9 @@ impl Superblock {
         holds(self.spares.len() <= SPARES_MAX && !self.spares.iter().any(Uuid::is_nil), "spares")?;
         holds(self.drives_are_distinct(), "members")?;
         holds(self.role_is_listed(), "role")?;
-        let Some(Rebuild { member, next_zone }) = self.rebuild else { return Ok(()) };
+        let Some(Rebuild { member, next_chunk }) = self.rebuild else { return Ok(()) };
         let state = self.members.get(usize::from(member)).map(|entry| entry.state);
-        holds(state == Some(MemberState::Rebuilding) && next_zone <= self.layout.zone_count, "rebuild")
+        holds(state == Some(MemberState::Rebuilding) && next_chunk <= self.layout.chunk_count, "rebuild")
     }
 
     /// Whether an unknown feature forbids writing to this array.

@@ -1,4 +1,4 @@
-//! The coefficients of the codes: the factor of each data strip in each parity strip (syndrome).
+//! The coefficients of the codes: the factor of each data strip in each parity strip.
 //!
 //! | parity strips | rows |
 //! |---|---|
@@ -26,24 +26,24 @@
 use crate::field;
 
 /// The most parity strips of a code.
-pub const SYNDROMES_MAX: usize = 8;
+pub const PARITY_MAX: usize = 8;
 
 /// The most strips of a code, data and parity together.
 pub const STRIPS_MAX: usize = 64;
 
-/// The factor of data strip `data_index` in parity strip `syndrome_index` of a code with
-/// `syndrome_count` parity strips.
+/// The factor of data strip `data_index` in parity strip `parity_index` of a code with
+/// `parity_count` parity strips.
 ///
 /// This is the definition of the codes; `docs/format/parity.md` gives the same formula.
 ///
 /// # Panics
-/// If `syndrome_index` is not below `syndrome_count`, `syndrome_count` is above [`SYNDROMES_MAX`]
+/// If `parity_index` is not below `parity_count`, `parity_count` is above [`PARITY_MAX`]
 /// or `data_index` is not below [`STRIPS_MAX`].
-pub fn coefficient(syndrome_count: usize, syndrome_index: usize, data_index: usize) -> u8 {
-    assert!(syndrome_index < syndrome_count, "syndrome {syndrome_index} of {syndrome_count}");
-    assert!(syndrome_count <= SYNDROMES_MAX, "{syndrome_count} syndromes");
+pub fn coefficient(parity_count: usize, parity_index: usize, data_index: usize) -> u8 {
+    assert!(parity_index < parity_count, "parity strip {parity_index} of {parity_count}");
+    assert!(parity_count <= PARITY_MAX, "{parity_count} parity strips");
     assert!(data_index < STRIPS_MAX, "data strip {data_index}");
-    match (syndrome_index, syndrome_count) {
+    match (parity_index, parity_count) {
         (0, _) => 1,
         (1, _) => field::power(data_index),
         (2, 3) => field::power(2 * data_index),

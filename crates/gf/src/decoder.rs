@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::code::{Code, CodeError};
-use crate::coefficient::{SYNDROMES_MAX, coefficient};
+use crate::coefficient::{PARITY_MAX, coefficient};
 use crate::field::{Multiplier, inverse, multiply, power};
 use crate::kernel::SolvePq;
 use crate::transform::{Square, Transform, invert};
@@ -28,7 +28,7 @@ enum Plan {
     /// The one wanted strip is the sum of the sources.
     Sum,
     /// P and Q are wanted, and all data is there; with `swapped`, Q first.
-    Syndromes { swapped: bool },
+    Parity { swapped: bool },
     /// Two data strips are wanted, computed from the other data, P and Q; with `swapped`, the later
     /// strip first.
     SolvePq { solve: Box<SolvePq>, swapped: bool },
@@ -59,8 +59,8 @@ impl Decoder {
                 }
             }
         }
-        if lost.len() > code.syndrome_count() {
-            return Err(CodeError::TooManyLosses { lost: lost.len(), syndromes: code.syndrome_count() });
+        if lost.len() > code.parity_count() {
+            return Err(CodeError::TooManyLosses { lost: lost.len(), parity: code.parity_count() });
         }
         if let Some(&strip) = wanted.iter().find(|strip| !lost.contains(strip)) {
             return Err(CodeError::NotLost { strip });
@@ -100,7 +100,7 @@ impl Decoder {
             // SAFETY: here and below, the operations run on this CPU, there are sources, and all
             // strips are equally long: checked above.
             (Plan::Sum, [out]) => unsafe { (operations.xor)(sources, out) },
-            (Plan::Syndromes { swapped }, [first, second]) => {
+            (Plan::Parity { swapped }, [first, second]) => {
                 let (p, q) = if *swapped { (second, first) } else { (first, second) };
                 // SAFETY: as above.
                 unsafe { (operations.pq)(sources, p, q) }
@@ -130,7 +130,7 @@ fn plan(code: &Code, lost: &[usize], wanted: &[usize], sources: &[usize]) -> Pla
             return Plan::SolvePq { solve: Box::new(SolvePq { x, y, p_factor, q_factor }), swapped: wanted[0] != x };
         }
         [a, b] if a.min(b) == data_count && a.max(b) == data_count + 1 && sources[data_count - 1] < data_count => {
-            return Plan::Syndromes { swapped: a > b };
+            return Plan::Parity { swapped: a > b };
         }
         _ => {}
     }
@@ -148,25 +148,25 @@ fn plan(code: &Code, lost: &[usize], wanted: &[usize], sources: &[usize]) -> Pla
 /// the inverse of B gives the lost data, and from it follow the lost parity strips.
 fn matrix(code: &Code, lost: &[usize], wanted: &[usize], sources: &[usize]) -> Vec<u8> {
     let data_count = code.data_count();
-    let factor = |syndrome: usize, data: usize| coefficient(code.syndrome_count(), syndrome - data_count, data);
+    let factor = |parity_strip: usize, data: usize| coefficient(code.parity_count(), parity_strip - data_count, data);
     let lost_data: Vec<usize> = lost.iter().copied().filter(|&strip| strip < data_count).collect();
-    let (data, syndromes) = sources.split_at(data_count - lost_data.len());
+    let (data, parity) = sources.split_at(data_count - lost_data.len());
 
-    let mut square: Square = [[0; SYNDROMES_MAX]; SYNDROMES_MAX];
-    for (row, &syndrome) in square.iter_mut().zip(syndromes) {
+    let mut square: Square = [[0; PARITY_MAX]; PARITY_MAX];
+    for (row, &parity_strip) in square.iter_mut().zip(parity) {
         for (entry, &strip) in row.iter_mut().zip(&lost_data) {
-            *entry = factor(syndrome, strip);
+            *entry = factor(parity_strip, strip);
         }
     }
     let inverse = invert(square, lost_data.len()).expect("every square submatrix of the code is invertible");
 
     // Adds `scale` times the lost data strip number `index` to `row`.
     let add_lost_data = |row: &mut [u8], index: usize, scale: u8| {
-        for (position, &syndrome) in syndromes.iter().enumerate() {
+        for (position, &parity_strip) in parity.iter().enumerate() {
             let share = multiply(scale, inverse[index][position]);
             row[data.len() + position] ^= share;
             for (entry, &strip) in row.iter_mut().zip(data) {
-                *entry ^= multiply(share, factor(syndrome, strip));
+                *entry ^= multiply(share, factor(parity_strip, strip));
             }
         }
     };

@@ -1,11 +1,11 @@
 //! The instruction sets that the loops are compiled for, and the choice among them.
 //!
-//! The algorithms are written once, in [`columns`], on top of a small trait, [`lanes::Lanes`]:
+//! The algorithms are written once, in [`positions`], on top of a small trait, [`lanes::Lanes`]:
 //! load, store, XOR, times two, times a constant. An instruction set is an implementation of that
 //! trait and a table of functions that are compiled with its features enabled.
 
-mod columns;
 mod lanes;
+mod positions;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -1,7 +1,7 @@
 //! Erasure codes for RAID stripes, and the CRC-32C checksum: arithmetic in GF(2^8) and in GF(2)[x].
 //! The crate knows nothing of drives or I/O.
 //!
-//! A stripe has data strips and parity strips (*syndromes*) computed from them, all equally long. A
+//! A stripe has data strips and parity strips computed from them, all equally long. A
 //! [`Code`] computes the parity, updates it when data changes, checks it, and identifies a strip
 //! that is wrong. A [`Decoder`] computes lost strips. As many strips may be lost as there are
 //! parity strips, in any combination.
@@ -54,7 +54,7 @@ mod locate;
 mod transform;
 
 pub use code::{Code, CodeError};
-pub use coefficient::{STRIPS_MAX, SYNDROMES_MAX, coefficient};
+pub use coefficient::{PARITY_MAX, STRIPS_MAX, coefficient};
 pub use crc32c::{CRC32C_BLOCK, Crc32cKernel, crc32c, crc32c_append, crc32c_blocks, crc32c_kernels};
 pub use decoder::Decoder;
 pub use kernel::{Kernel, kernel_name, kernels};

@@ -1,7 +1,7 @@
 //! Finds a wrong strip from the parity alone.
 
 use crate::code::Code;
-use crate::coefficient::{SYNDROMES_MAX, coefficient};
+use crate::coefficient::{PARITY_MAX, coefficient};
 use crate::field;
 
 /// The result of [`Code::locate`].
@@ -20,30 +20,31 @@ pub enum Verdict {
 impl Code {
     /// Identifies the one strip that is wrong.
     ///
-    /// Each column (the bytes at one offset) in which the parity differs is judged alone (Anvin,
-    /// "The mathematics of RAID-6", section 4). If a single parity strip differs, it is wrong
-    /// itself. If all differ, by ratios that are those of one data strip's coefficients, that data
-    /// strip is wrong. Anything else means that several strips are wrong. A strip is named only if
-    /// every such column names the same strip.
+    /// Each byte position (the bytes at one offset) in which the parity differs is judged alone
+    /// (Anvin, "The mathematics of RAID-6", section 4). If a single parity strip differs, it is
+    /// wrong itself. If all differ, by ratios that are those of one data strip's coefficients, that
+    /// data strip is wrong. Anything else means that several strips are wrong. A strip is named
+    /// only if every such byte position names the same strip.
     ///
-    /// Guarantees with m parity strips: a single wrong strip is always named if m >= 2. A column in
-    /// which 2 to m - 1 strips are wrong is never mistaken for one with a single wrong strip. So
-    /// with two parity strips, two wrong strips may be mistaken for a third, with a chance of about
-    /// data_count in 255 per column; to be named, that third strip would have to be the same in
-    /// every column. With one parity strip or none, no strip can be named.
+    /// Guarantees with m parity strips: a single wrong strip is always named if m >= 2. A byte
+    /// position in which 2 to m - 1 strips are wrong is never mistaken for one with a single wrong
+    /// strip. So with two parity strips, two wrong strips may be mistaken for a third, with a
+    /// chance of about data_count in 255 per byte position; to be named, that third strip would
+    /// have to be the same in every byte position. With one parity strip or none, no strip can be
+    /// named.
     ///
     /// # Panics
     /// As [`encode`](Code::encode).
-    pub fn locate(&self, data: &[&[u8]], syndromes: &[&[u8]]) -> Verdict {
+    pub fn locate(&self, data: &[&[u8]], parity: &[&[u8]]) -> Verdict {
         let mut verdict = Verdict::Consistent;
-        self.visit_blocks(data, syndromes, |stored, computed| {
+        self.visit_blocks(data, parity, |stored, computed| {
             if stored == computed {
                 return true;
             }
-            for column in 0..stored[0].len() {
-                let mut differences = [0; SYNDROMES_MAX];
+            for position in 0..stored[0].len() {
+                let mut differences = [0; PARITY_MAX];
                 for (difference, (stored, computed)) in differences.iter_mut().zip(stored.iter().zip(computed)) {
-                    *difference = stored[column] ^ computed[column];
+                    *difference = stored[position] ^ computed[position];
                 }
                 let differences = &differences[..stored.len()];
                 if differences.iter().all(|&difference| difference == 0) {
@@ -64,8 +65,8 @@ impl Code {
         verdict
     }
 
-    /// The only strip that, if wrong, explains these parity differences of one column. They are not
-    /// all zero.
+    /// The only strip that, if wrong, explains these parity differences of one byte position. They
+    /// are not all zero.
     fn wrong_strip(&self, differences: &[u8]) -> Option<usize> {
         if differences.len() < 2 {
             return None;

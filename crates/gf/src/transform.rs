@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::coefficient::{STRIPS_MAX, SYNDROMES_MAX};
+use crate::coefficient::{PARITY_MAX, STRIPS_MAX};
 use crate::field::Multiplier;
 use crate::kernel::{Operations, ROWS_MAX};
 
@@ -60,7 +60,7 @@ impl Transform {
             for (block, source) in source_blocks.iter_mut().zip(sources) {
                 *block = &source[start..end];
             }
-            let mut out_blocks: [&mut [u8]; SYNDROMES_MAX] = Default::default();
+            let mut out_blocks: [&mut [u8]; PARITY_MAX] = Default::default();
             for (block, strip) in out_blocks.iter_mut().zip(out.iter_mut()) {
                 *block = &mut strip[start..end];
             }
@@ -77,14 +77,14 @@ impl Transform {
     }
 }
 
-/// The inverse of a square matrix of at most [`SYNDROMES_MAX`] rows, by Gauss-Jordan elimination;
+/// The inverse of a square matrix of at most [`PARITY_MAX`] rows, by Gauss-Jordan elimination;
 /// `None` if it is singular.
 ///
 /// Only the first `size` rows and columns are used.
 pub(crate) fn invert(mut matrix: Square, size: usize) -> Option<Square> {
     use crate::field::{inverse, multiply};
 
-    let mut result = [[0; SYNDROMES_MAX]; SYNDROMES_MAX];
+    let mut result = [[0; PARITY_MAX]; PARITY_MAX];
     for (n, row) in result.iter_mut().enumerate() {
         row[n] = 1;
     }
@@ -106,5 +106,5 @@ pub(crate) fn invert(mut matrix: Square, size: usize) -> Option<Square> {
     Some(result)
 }
 
-/// Room for a square matrix of up to [`SYNDROMES_MAX`] rows.
-pub(crate) type Square = [[u8; SYNDROMES_MAX]; SYNDROMES_MAX];
+/// Room for a square matrix of up to [`PARITY_MAX`] rows.
+pub(crate) type Square = [[u8; PARITY_MAX]; PARITY_MAX];

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use drive::aside;
+use drive::offload;
 use nvme::auth::{HostAuth, Names, RANDOM_BYTES, Random, Turn};
 use nvme::host::{Connected, HostError};
 
@@ -39,7 +39,7 @@ pub(crate) async fn authenticate<N: Network>(
     loop {
         match machine.turn() {
             Turn::Done => return Ok(()),
-            Turn::Work(work) => machine.worked(aside(move || work.run()).await),
+            Turn::Work(work) => machine.worked(offload(move || work.run()).await),
             Turn::Send(submission) => {
                 let mut call = call(submission);
                 // Some targets pad the reply with zeroes, others send only the message.

@@ -8,7 +8,7 @@ use gf::Code;
 use crate::SECTOR;
 use crate::assess::Assembly;
 use crate::examine::read_bytes;
-use crate::geometry::{Geometry, Parity, Place};
+use crate::geometry::{Geometry, Parity, SectorPlace};
 
 /// If a part cannot be read, it is tried again in blocks of this many bytes: each may be readable
 /// on another member.
@@ -27,7 +27,7 @@ const READ_ONLY: BlockError = BlockError::ReadOnly { reason: "an md array is imp
 ///
 /// A block that cannot be read from its member is read from another copy, or computed from the rest
 /// of its row.
-pub struct Array<E: Env>(Rc<Inner<E>>);
+pub struct Array<E: Env>(Rc<MdArray<E>>);
 
 impl<E: Env> Clone for Array<E> {
     fn clone(&self) -> Self {
@@ -35,7 +35,7 @@ impl<E: Env> Clone for Array<E> {
     }
 }
 
-struct Inner<E: Env> {
+struct MdArray<E: Env> {
     env: E,
     geometry: Geometry,
     members: Vec<Option<Member<E::Drive>>>,
@@ -66,7 +66,7 @@ impl<D: Drive> Member<D> {
 
 /// A contiguous part of a request.
 struct Part {
-    place: Place,
+    place: SectorPlace,
     /// Bytes from the start of the sector that `place` refers to.
     skip: u64,
     len: usize,
@@ -89,7 +89,7 @@ impl<E: Env> Array<E> {
             Code::new(parity.power_count(), 2).expect("the geometry is of no more disks than there are powers")
         });
         let trusted_bytes = assembly.trusted_sectors.saturating_mul(SECTOR);
-        Array(Rc::new(Inner { env, members: members.collect(), geometry, trusted_bytes, code }))
+        Array(Rc::new(MdArray { env, members: members.collect(), geometry, trusted_bytes, code }))
     }
 
     fn check(&self, offset: u64, len: u64) -> Result<(), BlockError> {
@@ -101,13 +101,13 @@ impl<E: Env> Array<E> {
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> MdArray<E> {
     fn parts(&self, offset: u64, len: usize) -> Vec<Part> {
         let (mut parts, mut at) = (Vec::new(), offset);
         let end = offset + len as u64;
         while at < end {
             let (place, skip) = (self.geometry.locate(at / SECTOR), at % SECTOR);
-            let (Place::Copies { sectors, .. } | Place::Strip { sectors, .. }) = &place;
+            let (SectorPlace::Copies { sectors, .. } | SectorPlace::Strip { sectors, .. }) = &place;
             let together = (sectors * SECTOR - skip).min(end - at).min(PART_BYTES_MAX);
             parts.push(Part { place, skip, len: together as usize });
             at += together;
@@ -147,12 +147,12 @@ impl<E: Env> Inner<E> {
 
     /// The member that a place is read from, and the sector in its data. `None` if that member is
     /// missing.
-    fn home(&self, place: &Place) -> Option<(&Member<E::Drive>, u64)> {
+    fn home(&self, place: &SectorPlace) -> Option<(&Member<E::Drive>, u64)> {
         let (disk, sector) = match place {
             // The first present copy. It is always the same one, so copies that differ after a
             // crash are read consistently.
-            Place::Copies { at, .. } => *at.iter().find(|(disk, _)| self.members[*disk].is_some())?,
-            Place::Strip { row, index, sector, .. } => {
+            SectorPlace::Copies { at, .. } => *at.iter().find(|(disk, _)| self.members[*disk].is_some())?,
+            SectorPlace::Strip { row, index, sector, .. } => {
                 (self.geometry.parity().expect("strips have parity").row(*row).data[*index], *sector)
             }
         };
@@ -180,7 +180,7 @@ impl<E: Env> Inner<E> {
     async fn elsewhere(&self, part: &Part, at: usize, len: usize) -> Result<BufMut, BlockError> {
         let byte = |sector: u64| sector * SECTOR + part.skip + at as u64;
         match &part.place {
-            Place::Copies { at, .. } => {
+            SectorPlace::Copies { at, .. } => {
                 let there = at.iter().filter_map(|(disk, sector)| Some((self.members[*disk].as_ref()?, *sector)));
                 // The first of them was tried already.
                 for (member, sector) in there.skip(1) {
@@ -190,7 +190,7 @@ impl<E: Env> Inner<E> {
                 }
                 Err(BlockError::Lost { lost: at.len(), survives: at.len() - 1 })
             }
-            Place::Strip { row, index, sector, .. } => {
+            SectorPlace::Strip { row, index, sector, .. } => {
                 let parity = self.geometry.parity().expect("strips have parity");
                 let byte = byte(*sector);
                 if byte + len as u64 > self.trusted_bytes {
@@ -238,8 +238,8 @@ impl<E: Env> Inner<E> {
         let row = parity.row(row);
         // Strips in the code's numbering: by their powers, then P and Q. A strip without a disk is
         // all zeroes.
-        let syndromes = [Some(row.p), row.q];
-        let disks: Vec<Option<usize>> = row.powers.iter().copied().chain(syndromes).collect();
+        let parity_disks = [Some(row.p), row.q];
+        let disks: Vec<Option<usize>> = row.powers.iter().copied().chain(parity_disks).collect();
         let wanted = disks.iter().position(|disk| *disk == Some(row.data[index])).expect("each data strip has a power");
         let is_gone = |disk: &Option<usize>| disk.is_some_and(|disk| self.members[disk].is_none());
         let mut lost: Vec<usize> =
@@ -247,7 +247,7 @@ impl<E: Env> Inner<E> {
         loop {
             let decoder = code
                 .decoder_for(&lost, &[wanted])
-                .map_err(|_| BlockError::Lost { lost: lost.len(), survives: code.syndrome_count() })?;
+                .map_err(|_| BlockError::Lost { lost: lost.len(), survives: code.parity_count() })?;
             let sources = join_all(decoder.sources().iter().map(|&strip| self.source(disks[strip], byte, len))).await;
             let strips = decoder.sources().iter().zip(&sources);
             let unreadable: Vec<usize> =

@@ -29,7 +29,7 @@ pub use array::Array;
 pub use assess::{Assembly, Assessment, Description, MemberPlace, assess, sets};
 pub use bad_blocks::{BadBlocksError, LOG_SECTORS_MAX, decode as decode_bad_blocks};
 pub use examine::{Candidate, NotMember, examine};
-pub use geometry::{Copies, Geometry, GeometryError, Level, Parity, ParityLayout, Place, Row};
+pub use geometry::{Copies, Geometry, GeometryError, Level, Parity, ParityLayout, Row, SectorPlace};
 pub use reason::{LeftOut, Refusal};
 pub use superblock::{
     ArrayId, BadBlocksPlace, DeviceId, Features, ROLES_MAX, Role, SUPERBLOCK_BYTES, Superblock, SuperblockError,

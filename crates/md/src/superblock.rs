@@ -223,7 +223,7 @@ pub enum SuperblockError {
     Version(u32),
     /// It states another location: it is a copy, or a remainder of a partition.
     #[error("its md superblock is for sector {says} and lies in sector {lies}")]
-    Place {
+    SectorPlace {
         /// The sector that it states.
         says: u64,
         /// The sector where it was found.
@@ -296,7 +296,7 @@ impl Superblock {
             return Err(SuperblockError::Checksum);
         }
         if fields.u64(144) != sector {
-            return Err(SuperblockError::Place { says: fields.u64(144), lies: sector });
+            return Err(SuperblockError::SectorPlace { says: fields.u64(144), lies: sector });
         }
         let features = Features(fields.u32(8));
         Ok(Superblock {

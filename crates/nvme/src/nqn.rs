@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn names_are_what_the_specification_allows() {
-        for good in [DISCOVERY_NQN, "nqn.2026-11.com.example:shelf-1", "nqn.2014-08.org.nvmexpress:uuid:0"] {
+        for good in [DISCOVERY_NQN, "nqn.2026-11.com.example:target-1", "nqn.2014-08.org.nvmexpress:uuid:0"] {
             let nqn: Nqn = good.parse().expect(good);
             assert_eq!(Nqn::from_field(&nqn.field()), Ok(nqn));
         }

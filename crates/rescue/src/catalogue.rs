@@ -6,7 +6,7 @@ use crate::drive::plain;
 use crate::finding::{Finding, Structure};
 use crate::group::Group;
 use crate::map::names;
-use crate::survey::Found;
+use crate::survey::SurveyedDrive;
 
 /// The catalogue of a group.
 pub(crate) struct Volumes {
@@ -28,7 +28,7 @@ enum Slot {
 
 impl Volumes {
     /// Reads every copy and reports the damage of each.
-    pub(crate) fn read(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Volumes {
+    pub(crate) fn read(group: &Group, drives: &[SurveyedDrive], findings: &mut Vec<Finding>) -> Volumes {
         let layout = &group.superblock.layout;
         let mut slots: Vec<(usize, u64, Slot)> = Vec::new();
         for member in group.present() {
@@ -96,7 +96,7 @@ impl Volumes {
 /// Reports a member that lacks the newest catalogue or whose copy differs.
 fn compare(
     group: &Group,
-    drives: &[Found],
+    drives: &[SurveyedDrive],
     member: usize,
     own: Option<(u64, u64, Catalogue)>,
     newest: (u64, &Catalogue),
@@ -124,7 +124,7 @@ fn compare(
     findings.push(Finding::member(group, drives, member, Structure::Catalogue, message).at(offset, len));
 }
 
-fn read_slot(group: &Group, drives: &[Found], member: usize, number: u64) -> Slot {
+fn read_slot(group: &Group, drives: &[SurveyedDrive], member: usize, number: u64) -> Slot {
     let layout = &group.superblock.layout;
     let offset = catalogue_slot_offset(layout, number);
     let mut bytes = vec![0; usize::try_from(catalogue_slot_bytes(layout)).expect("at most 1 MiB")];

@@ -11,7 +11,7 @@ use crate::log::{Log, LogCount};
 use crate::map::Map;
 use crate::parity::{ParityCheck, ParityCount};
 use crate::probe::SuperblockCopy;
-use crate::survey::{Found, Survey};
+use crate::survey::{Survey, SurveyedDrive};
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ fn on_drive(name: &str, message: String) -> Finding {
 }
 
 /// Reports copies of a drive's superblock that are damaged or differ.
-fn check_drive(survey: &Survey, found: &Found, findings: &mut Vec<Finding>) {
+fn check_drive(survey: &Survey, found: &SurveyedDrive, findings: &mut Vec<Finding>) {
     let name = found.drive.name();
     let probe = &found.probe;
     let own = match &probe.superblock {
@@ -144,8 +144,9 @@ fn check_group(
         findings.extend(found);
         count
     });
-    let of_group = |found: &&Found| found.probe.superblock().is_some_and(|own| own.array == group.superblock.array);
-    let copies = |found: &Found| {
+    let of_group =
+        |found: &&SurveyedDrive| found.probe.superblock().is_some_and(|own| own.array == group.superblock.array);
+    let copies = |found: &SurveyedDrive| {
         [&found.probe.head, &found.probe.tail].iter().filter(|copy| matches!(copy, SuperblockCopy::Valid(_))).count()
     };
     CheckedGroup {
@@ -165,7 +166,7 @@ fn check_group(
 }
 
 /// Reports slots without a drive, and members whose superblocks disagree.
-fn check_members(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) {
+fn check_members(group: &Group, drives: &[SurveyedDrive], findings: &mut Vec<Finding>) {
     let newest = &group.superblock;
     if let Some((drive, other)) = group.divided {
         let (drive, other) = (drives[drive].drive.name(), drives[other].drive.name());
@@ -194,9 +195,11 @@ fn check_members(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) {
         };
         if entry.state == MemberState::Rebuilding {
             let done = newest.rebuild.filter(|rebuild| usize::from(rebuild.member) == slot);
-            let done = done.map_or(0, |rebuild| rebuild.next_zone);
-            let message =
-                format!("slot {slot} is being rebuilt: {done} of {} zones are whole", newest.layout.zone_count);
+            let done = done.map_or(0, |rebuild| rebuild.next_chunk);
+            let message = format!(
+                "slot {slot} is being rebuilt: {done} of {} allocation chunks are whole",
+                newest.layout.chunk_count
+            );
             findings.push(Finding::member(group, drives, slot, Structure::Member, message));
         }
         let (have, need) = (drives[index].drive.size_bytes(), newest.layout.member_bytes);

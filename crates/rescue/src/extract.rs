@@ -12,7 +12,7 @@ use crate::lost::{Lost, LostRange};
 use crate::map::Map;
 use crate::stripe::StripeReader;
 use crate::sums::DamagedRange;
-use crate::survey::{Found, Survey};
+use crate::survey::{Survey, SurveyedDrive};
 use crate::target::Target;
 use crate::walk::{Piece, Walk};
 
@@ -51,7 +51,7 @@ pub struct ExtractReport {
 /// A volume that is about to be extracted.
 pub struct Extraction<'a> {
     group: &'a Group,
-    drives: &'a [Found],
+    drives: &'a [SurveyedDrive],
     map: Map,
     log: Log,
     volume: VolumeRecord,
@@ -210,7 +210,7 @@ pub(crate) fn is_lost(group: &Group, piece: &Piece) -> bool {
         None => true,
         Some(true) => {
             let missing = group.lost_strips(piece.at.set, piece.at.offset);
-            missing.contains(&piece.strip) && missing.len() > group.geometry.syndrome_count
+            missing.contains(&piece.strip) && missing.len() > group.geometry.parity_count
         }
     }
 }

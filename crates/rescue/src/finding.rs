@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::group::Group;
-use crate::survey::Found;
+use crate::survey::SurveyedDrive;
 
 /// The structure that a finding is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl Finding {
     /// A finding about the member in a slot.
     pub(crate) fn member(
         group: &Group,
-        drives: &[Found],
+        drives: &[SurveyedDrive],
         slot: usize,
         structure: Structure,
         message: String,

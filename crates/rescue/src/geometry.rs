@@ -10,13 +10,13 @@ pub(crate) struct Geometry {
     /// Data strips of a stripe.
     pub data_count: usize,
     /// Parity strips of a stripe, or copies less one for mirrors.
-    pub syndrome_count: usize,
+    pub parity_count: usize,
     /// Sets.
     pub sets: u64,
     /// Bytes of a strip.
     pub strip: u64,
     /// Bytes of an allocation chunk on one member.
-    pub zone: u64,
+    pub chunk: u64,
     /// Start of the data region on each member.
     pub data_offset: u64,
     /// Length of the data region on each member.
@@ -25,7 +25,7 @@ pub(crate) struct Geometry {
 
 /// Where a byte of the group's logical space lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct StripPlace {
     /// The set.
     pub set: u64,
     /// The data strip, from 0.
@@ -39,22 +39,22 @@ impl Geometry {
         Geometry {
             width: shape.members_per_set(),
             data_count: shape.data_per_set(),
-            syndrome_count: usize::from(shape.syndromes),
+            parity_count: usize::from(shape.parity_count),
             sets: u64::from(shape.sets),
             strip: u64::from(shape.strip_bytes),
-            zone: u64::from(layout.zone_bytes),
+            chunk: u64::from(layout.chunk_bytes),
             data_offset: layout.data.offset,
             data_len: layout.data.len,
         }
     }
 
     /// Location of byte `logical` of the group.
-    pub(crate) fn locate(&self, logical: u64) -> Place {
-        let stripe_data = self.data_count as u64 * self.strip;
-        let stripe = logical / stripe_data;
+    pub(crate) fn locate(&self, logical: u64) -> StripPlace {
+        let stripe_data_bytes = self.data_count as u64 * self.strip;
+        let stripe = logical / stripe_data_bytes;
         let (set, row) = (stripe % self.sets, stripe / self.sets);
-        let strip = (logical % stripe_data / self.strip) as usize;
-        Place { set, strip, offset: row * self.strip + logical % self.strip }
+        let strip = (logical % stripe_data_bytes / self.strip) as usize;
+        StripPlace { set, strip, offset: row * self.strip + logical % self.strip }
     }
 
     /// First logical byte of the stripe that contains the bytes at `offset` of a set.
@@ -63,20 +63,20 @@ impl Geometry {
     }
 
     /// The allocation chunk of the bytes at `offset` of a set.
-    pub(crate) fn zone_of(&self, set: u64, offset: u64) -> u64 {
-        offset / self.zone * self.sets + set
+    pub(crate) fn chunk_of(&self, set: u64, offset: u64) -> u64 {
+        offset / self.chunk * self.sets + set
     }
 
     /// The slot that holds strip `strip` (data from 0, then parity) of the row at `offset` of a
     /// set.
     pub(crate) fn slot_of(&self, set: u64, offset: u64, strip: usize) -> usize {
         let first = set as usize * self.width;
-        if self.syndrome_count == 0 {
+        if self.parity_count == 0 {
             return first + strip;
         }
         let n = self.width;
         let p = n - 1 - (offset / self.strip % n as u64) as usize;
-        let after_p = if strip < self.data_count { self.syndrome_count + strip } else { strip - self.data_count };
+        let after_p = if strip < self.data_count { self.parity_count + strip } else { strip - self.data_count };
         first + (p + after_p) % n
     }
 }
@@ -95,7 +95,7 @@ mod tests {
     fn the_example_of_the_document_lies_where_it_says() {
         let raid5 = geometry(Level::Raid5, 3, None);
         let place = raid5.locate(200_000);
-        assert_eq!(place, Place { set: 0, strip: 1, offset: 65536 + 3392 });
+        assert_eq!(place, StripPlace { set: 0, strip: 1, offset: 65536 + 3392 });
         assert_eq!(raid5.slot_of(0, place.offset, 1), 0);
         assert_eq!(raid5.slot_of(0, place.offset, 0), 2);
         assert_eq!(raid5.slot_of(0, place.offset, 2), 1, "P");
@@ -109,7 +109,7 @@ mod tests {
             let geometry = geometry(level, members, sets);
             for set in 0..geometry.sets {
                 for row in 0..10 {
-                    let count = geometry.data_count + geometry.syndrome_count;
+                    let count = geometry.data_count + geometry.parity_count;
                     let mut slots: Vec<usize> =
                         (0..count).map(|strip| geometry.slot_of(set, row * geometry.strip, strip)).collect();
                     slots.sort_unstable();

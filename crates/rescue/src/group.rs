@@ -8,7 +8,7 @@ use format::{CrashSafety, MemberEntry, MemberState, Role, Superblock, Uuid};
 
 use crate::error::RescueError;
 use crate::geometry::Geometry;
-use crate::survey::Found;
+use crate::survey::SurveyedDrive;
 
 /// Why a drive of the array is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ fn is_live(entry: &MemberEntry) -> bool {
 
 impl Group {
     /// The groups that the drives belong to.
-    pub(crate) fn find(drives: &[Found]) -> Vec<Group> {
+    pub(crate) fn find(drives: &[SurveyedDrive]) -> Vec<Group> {
         let mut arrays: BTreeMap<Uuid, Vec<(usize, &Superblock)>> = BTreeMap::new();
         for (index, found) in drives.iter().enumerate() {
             if let Some(superblock) = found.probe.superblock() {
@@ -116,7 +116,7 @@ impl Group {
     }
 
     /// Sets `data_bytes` from the sizes of the drives.
-    fn on(mut self, drives: &[Found]) -> Group {
+    fn on(mut self, drives: &[SurveyedDrive]) -> Group {
         self.data_bytes = self.held(drives, self.geometry.data_offset, self.geometry.data_len);
         self
     }
@@ -124,13 +124,13 @@ impl Group {
     /// The bytes of a region of `len` bytes at `offset` that the largest member can hold, counted
     /// from its start. Sizes in a superblock are not trusted: a cut-off image must cost no more
     /// than its own size.
-    pub(crate) fn held(&self, drives: &[Found], offset: u64, len: u64) -> u64 {
+    pub(crate) fn held(&self, drives: &[SurveyedDrive], offset: u64, len: u64) -> u64 {
         let sizes = self.members.iter().flatten().map(|&index| drives[index].drive.size_bytes());
         sizes.max().unwrap_or(0).saturating_sub(offset).min(len)
     }
 
     /// As [`Group::held`], for the member in one slot.
-    pub(crate) fn held_by(&self, drives: &[Found], slot: usize, offset: u64, len: u64) -> u64 {
+    pub(crate) fn held_by(&self, drives: &[SurveyedDrive], slot: usize, offset: u64, len: u64) -> u64 {
         let size = self.members[slot].map_or(0, |index| drives[index].drive.size_bytes());
         size.saturating_sub(offset).min(len)
     }
@@ -164,7 +164,7 @@ impl Group {
     ///
     /// # Errors
     /// [`RescueError::Divided`], [`RescueError::Duplicate`].
-    pub fn check_one_truth(&self, drives: &[Found]) -> Result<(), RescueError> {
+    pub fn check_one_truth(&self, drives: &[SurveyedDrive]) -> Result<(), RescueError> {
         let name = |index: usize| drives[index].drive.name().to_owned();
         if let Some((drive, other)) = self.divided {
             return Err(RescueError::Divided { drive: name(drive), other: name(other) });
@@ -176,8 +176,8 @@ impl Group {
         twin.map_or(Ok(()), |(drive, other)| Err(RescueError::Duplicate { drive: name(drive), other: name(other) }))
     }
 
-    /// Whether the member in `slot` is present and has its data in allocation chunk `zone`.
-    pub(crate) fn is_whole(&self, slot: usize, zone: u64) -> bool {
+    /// Whether the member in `slot` is present and has its data in allocation chunk `chunk`.
+    pub(crate) fn is_whole(&self, slot: usize, chunk: u64) -> bool {
         if self.members[slot].is_none() {
             return false;
         }
@@ -186,7 +186,7 @@ impl Group {
             MemberState::Rebuilding => self
                 .superblock
                 .rebuild
-                .is_some_and(|rebuild| usize::from(rebuild.member) == slot && zone < rebuild.next_zone),
+                .is_some_and(|rebuild| usize::from(rebuild.member) == slot && chunk < rebuild.next_chunk),
             MemberState::Missing | MemberState::Faulty => false,
         }
     }
@@ -203,9 +203,9 @@ impl Group {
 
     /// The strips of set `set` that are missing from the row at `offset` of the data region.
     pub(crate) fn lost_strips(&self, set: u64, offset: u64) -> Vec<usize> {
-        let zone = self.geometry.zone_of(set, offset);
+        let chunk = self.geometry.chunk_of(set, offset);
         (0..self.geometry.width)
-            .filter(|&strip| !self.is_whole(self.geometry.slot_of(set, offset, strip), zone))
+            .filter(|&strip| !self.is_whole(self.geometry.slot_of(set, offset, strip), chunk))
             .collect()
     }
 
@@ -216,13 +216,13 @@ impl Group {
     ///
     /// # Panics
     /// If there is no drive in the slot.
-    pub(crate) fn read(&self, drives: &[Found], slot: usize, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read(&self, drives: &[SurveyedDrive], slot: usize, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let drive = self.members[slot].expect("only members that are there are read");
         drives[drive].drive.read_at(offset, buf)
     }
 
     /// Facts to consider before trusting data of this group.
-    pub fn warnings(&self, drives: &[Found]) -> Vec<String> {
+    pub fn warnings(&self, drives: &[SurveyedDrive]) -> Vec<String> {
         let mut warnings = Vec::new();
         let missing: Vec<String> =
             (0..self.members.len()).filter(|&slot| self.members[slot].is_none()).map(|slot| slot.to_string()).collect();
@@ -240,7 +240,7 @@ impl Group {
             warnings.push(format!("the group was not stopped in order, {what}"));
         }
         let unseen = superblock.members.iter().enumerate().filter(|(slot, entry)| {
-            let here = |found: &Found| found.probe.superblock().is_some_and(|own| own.drive == entry.uuid);
+            let here = |found: &SurveyedDrive| found.probe.superblock().is_some_and(|own| own.drive == entry.uuid);
             is_live(entry) && self.members[*slot].is_none() && !drives.iter().any(here)
         });
         let unseen: Vec<String> = unseen.map(|(slot, _)| slot.to_string()).collect();

@@ -56,7 +56,7 @@ pub use lost::LostRange;
 pub use parity::ParityCount;
 pub use probe::{Probe, SuperblockCopy};
 pub use sums::DamagedRange;
-pub use survey::{Found, Survey, Unopened};
+pub use survey::{Survey, SurveyedDrive, Unopened};
 pub use target::{FileTarget, StreamTarget, Target};
 
 /// Reports progress: bytes done and bytes in total.

@@ -9,7 +9,7 @@ use crate::group::{Exclusion, Group};
 use crate::log::read_lost;
 use crate::map::Map;
 use crate::probe::{SuperblockCopy, Unusable};
-use crate::survey::{Found, Survey};
+use crate::survey::{Survey, SurveyedDrive};
 use crate::walk::Walk;
 
 /// The content of some drives.
@@ -235,7 +235,7 @@ fn blank(name: &str, role: DriveRole) -> DriveReport {
     }
 }
 
-fn drive(survey: &Survey, index: usize, found: &Found) -> DriveReport {
+fn drive(survey: &Survey, index: usize, found: &SurveyedDrive) -> DriveReport {
     let probe = &found.probe;
     let newest = probe.superblock();
     let report = DriveReport {
@@ -294,7 +294,7 @@ fn copy(copy: &SuperblockCopy, newest: Option<&format::Superblock>) -> CopyRepor
     }
 }
 
-fn group(group: &Group, drives: &[Found]) -> GroupReport {
+fn group(group: &Group, drives: &[SurveyedDrive]) -> GroupReport {
     let superblock = &group.superblock;
     let shape = &superblock.shape;
     let volumes = Volumes::read(group, drives, &mut Vec::new());
@@ -350,7 +350,7 @@ fn group(group: &Group, drives: &[Found]) -> GroupReport {
     }
 }
 
-fn member(group: &Group, drives: &[Found], slot: usize) -> MemberReport {
+fn member(group: &Group, drives: &[SurveyedDrive], slot: usize) -> MemberReport {
     let entry = group.superblock.members[slot];
     let drive = group.members[slot].map(|index| drives[index].drive.name().to_owned());
     let state = match entry.state {
@@ -364,7 +364,7 @@ fn member(group: &Group, drives: &[Found], slot: usize) -> MemberReport {
     MemberReport { slot: slot as u16, set, uuid: entry.uuid.to_string(), drive, state: state.to_owned() }
 }
 
-fn spare(group: &Group, drives: &[Found], uuid: &format::Uuid) -> SpareReport {
+fn spare(group: &Group, drives: &[SurveyedDrive], uuid: &format::Uuid) -> SpareReport {
     let is_it = |index: &&usize| drives[**index].probe.superblock().is_some_and(|own| own.drive == *uuid);
     let drive = group.spares.iter().find(is_it).map(|index| drives[*index].drive.name().to_owned());
     SpareReport { uuid: uuid.to_string(), drive }

@@ -14,7 +14,7 @@ use crate::drive::plain;
 use crate::finding::{Finding, Structure};
 use crate::group::Group;
 use crate::map::names;
-use crate::survey::Found;
+use crate::survey::SurveyedDrive;
 
 /// Counts of a group's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -30,12 +30,12 @@ pub struct LogCount {
     pub lost_range_count: u64,
 }
 
-/// Columns of a stripe whose write was in progress.
+/// Member offsets of a stripe whose write was in progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Live {
-    /// Position of the entry's first column, from the start of the data region.
+    /// Position of the entry's first member offset, from the start of the data region.
     pub start: u64,
-    /// Columns per checksum, counted from `start`.
+    /// Member offsets per checksum, counted from `start`.
     pub piece: u64,
     /// The entry of the record.
     pub entry: Rc<Entry>,
@@ -46,7 +46,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// An entry that only says that older records for these columns do not apply any more.
+    /// An entry that only says that older records for these member offsets do not apply any more.
     fn void(start: u64, entry: Entry) -> Live {
         Live { start, piece: BLOCK as u64, entry: Rc::new(entry), whole: false, payloads: Rc::default() }
     }
@@ -55,7 +55,7 @@ impl Live {
 /// The part of a group's log that matters to a reader.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    /// By set and first column, with the end. The ranges do not overlap.
+    /// By set and first member offset, with the end. The ranges do not overlap.
     live: BTreeMap<(u64, u64), (u64, Live)>,
     /// Ranges of the group whose content is unknown: offset and length.
     pub lost: Vec<(u64, u64)>,
@@ -64,7 +64,7 @@ pub(crate) struct Log {
 
 /// A record, assembled from the parts on its holders.
 struct Record {
-    unit: u64,
+    stripe_group: u64,
     holders: u64,
     in_sync: u64,
     piece: u64,
@@ -79,7 +79,7 @@ struct Record {
 impl Record {
     /// Whether a part agrees with the record's first part.
     fn says(&self, part: &Part, piece: u64) -> bool {
-        (self.unit, self.holders, self.in_sync) == (part.unit, part.holders, part.in_sync)
+        (self.stripe_group, self.holders, self.in_sync) == (part.stripe_group, part.holders, part.in_sync)
             && (self.piece, self.whole) == (piece, part.whole)
             && self.entries == part.entries
     }
@@ -87,7 +87,7 @@ impl Record {
 
 impl Log {
     /// Reads the logs and lists of lost blocks of all members, and reports their defects.
-    pub(crate) fn read(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Log {
+    pub(crate) fn read(group: &Group, drives: &[SurveyedDrive], findings: &mut Vec<Finding>) -> Log {
         let mut log = Log { lost: read_lost(group, drives, findings), ..Log::default() };
         log.count.lost_range_count = log.lost.len() as u64;
         let superblock = &group.superblock;
@@ -124,12 +124,13 @@ impl Log {
 
     fn keep_live(&mut self, group: &Group, scan: Scan) {
         let geometry = &group.geometry;
-        let unit_bytes = geometry.zone.max(geometry.strip);
+        let stripe_group_bytes = geometry.chunk.max(geometry.strip);
         // In order of sequence within each stripe group, so newer records replace older ones.
         for ((stream, sequence), record) in scan.records {
-            let (set, start) = (record.unit % geometry.sets, record.unit / geometry.sets * unit_bytes);
+            let (set, start) =
+                (record.stripe_group % geometry.sets, record.stripe_group / geometry.sets * stripe_group_bytes);
             let Some(first) = record.entries.first() else { continue };
-            let slot_of = |role: usize| geometry.slot_of(set, start + first.x, role);
+            let slot_of = |role: usize| geometry.slot_of(set, start + first.offset, role);
             let lacks = |role: usize| {
                 let slot = slot_of(role);
                 group.is_in_sync(slot) && !scan.unreadable.contains(&slot) && !record.parts.contains_key(&role)
@@ -150,7 +151,7 @@ impl Log {
                     // Its payloads do not fit its entries. It is kept only to prevent older records
                     // from being applied.
                     (entry.overwritten, entry.in_parity) = (0, 0);
-                    let (from, end) = (start + entry.x, start + entry.x + u64::from(entry.len));
+                    let (from, end) = (start + entry.offset, start + entry.offset + u64::from(entry.len));
                     self.replace(set, from, end, Live::void(from, entry));
                     continue;
                 }
@@ -164,7 +165,7 @@ impl Log {
                 let payloads = record.parts.iter().map(|(role, bytes)| (*role, payload(*role, bytes))).collect();
                 let in_payload = payload_len(geometry.data_count as u16);
                 let live = Live {
-                    start: start + entry.x,
+                    start: start + entry.offset,
                     piece: record.piece,
                     whole: record.whole,
                     payloads: Rc::new(payloads),
@@ -212,7 +213,7 @@ struct Scan {
 
 impl Scan {
     /// Searches a member's log for frames.
-    fn member(&mut self, group: &Group, drives: &[Found], slot: usize, findings: &mut Vec<Finding>) {
+    fn member(&mut self, group: &Group, drives: &[SurveyedDrive], slot: usize, findings: &mut Vec<Finding>) {
         let superblock = &group.superblock;
         let region = rings(&superblock.layout);
         let mut bytes = vec![0; usize::try_from(region.len).expect("a log fits memory")];
@@ -255,7 +256,7 @@ impl Scan {
         let piece = u64::from(frame.head.piece_bytes);
         for part in &frame.parts {
             let record = self.records.entry((frame.head.stream, part.sequence)).or_insert_with(|| Record {
-                unit: part.unit,
+                stripe_group: part.stripe_group,
                 holders: part.holders,
                 in_sync: part.in_sync,
                 piece,
@@ -271,7 +272,7 @@ impl Scan {
 }
 
 /// The list of lost blocks: the valid copy with the highest sequence.
-pub(crate) fn read_lost(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Vec<(u64, u64)> {
+pub(crate) fn read_lost(group: &Group, drives: &[SurveyedDrive], findings: &mut Vec<Finding>) -> Vec<(u64, u64)> {
     let superblock = &group.superblock;
     let mut newest = LostBlocks::default();
     for slot in group.present() {

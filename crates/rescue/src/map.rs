@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use format::{BLOCK, MAP_SLOTS, MapBlock, MapError, Uuid, ZONES_PER_MAP_BLOCK, map_block_count, map_slot_offset};
+use format::{BLOCK, CHUNKS_PER_MAP_BLOCK, MAP_SLOTS, MapBlock, MapError, Uuid, map_block_count, map_slot_offset};
 
 use crate::drive::plain;
 use crate::finding::{Finding, Structure};
 use crate::group::Group;
-use crate::survey::Found;
+use crate::survey::SurveyedDrive;
 
 /// Map blocks that are read at once from each member.
 const BLOCKS_AT_ONCE: u64 = 128;
@@ -43,9 +43,9 @@ enum Slot {
 
 impl Map {
     /// Reads every copy and reports the damage of each.
-    pub(crate) fn read(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Map {
+    pub(crate) fn read(group: &Group, drives: &[SurveyedDrive], findings: &mut Vec<Finding>) -> Map {
         let layout = &group.superblock.layout;
-        let count = map_block_count(layout.zone_count);
+        let count = map_block_count(layout.chunk_count);
         let of_bytes = |bytes: u64| (bytes / (MAP_SLOTS * BLOCK as u64)).min(count);
         let end = of_bytes(group.held(drives, layout.map.offset, layout.map.len));
         for member in group.present() {
@@ -65,18 +65,18 @@ impl Map {
         map
     }
 
-    /// If no chunk from `zone` on to the end of its map block was ever written: the first chunk of
+    /// If no chunk from `chunk` on to the end of its map block was ever written: the first chunk of
     /// the next map block.
-    pub(crate) fn unwritten_up_to(&self, zone: u64) -> Option<u64> {
-        let block = zone / ZONES_PER_MAP_BLOCK;
+    pub(crate) fn unwritten_up_to(&self, chunk: u64) -> Option<u64> {
+        let block = chunk / CHUNKS_PER_MAP_BLOCK;
         let is_empty = block < self.end && !self.unknown.contains(&block) && !self.blocks.contains_key(&block);
-        is_empty.then_some((block + 1) * ZONES_PER_MAP_BLOCK)
+        is_empty.then_some((block + 1) * CHUNKS_PER_MAP_BLOCK)
     }
 
     /// Whether a chunk was written; `None` if that is unknown.
-    pub(crate) fn is_written(&self, zone: u64) -> Option<bool> {
-        let block = zone / ZONES_PER_MAP_BLOCK;
-        let is_set = |block: &MapBlock| block.is_set(zone % ZONES_PER_MAP_BLOCK);
+    pub(crate) fn is_written(&self, chunk: u64) -> Option<bool> {
+        let block = chunk / CHUNKS_PER_MAP_BLOCK;
+        let is_set = |block: &MapBlock| block.is_set(chunk % CHUNKS_PER_MAP_BLOCK);
         let is_known = block < self.end && !self.unknown.contains(&block);
         is_known.then(|| self.blocks.get(&block).is_some_and(is_set))
     }
@@ -86,7 +86,7 @@ impl Map {
         self.count
     }
 
-    fn read_part(&mut self, group: &Group, drives: &[Found], part: Range<u64>, findings: &mut Vec<Finding>) {
+    fn read_part(&mut self, group: &Group, drives: &[SurveyedDrive], part: Range<u64>, findings: &mut Vec<Finding>) {
         let slots: Vec<(usize, Vec<Slot>)> =
             group.present().map(|member| (member, read_slots(group, drives, member, &part))).collect();
         for index in part.clone() {
@@ -129,8 +129,9 @@ impl Map {
                     continue;
                 }
                 self.unknown.insert(index);
-                let message =
-                    format!("map block {index} has no valid copy left: which of its zones hold data is not known");
+                let message = format!(
+                    "map block {index} has no valid copy left: which of its allocation chunks hold data is not known"
+                );
                 findings.push(Finding::group(group, Structure::Map, message));
             }
         }
@@ -138,9 +139,9 @@ impl Map {
 
     /// Reports bits past the last allocation chunk of the group, which must be zero.
     fn check_end(&self, group: &Group, block: &MapBlock, findings: &mut Vec<Finding>) {
-        let zones = group.superblock.layout.zone_count - block.index * ZONES_PER_MAP_BLOCK;
-        if (zones.min(ZONES_PER_MAP_BLOCK)..ZONES_PER_MAP_BLOCK).any(|zone| block.is_set(zone)) {
-            let message = format!("map block {} has bits behind the last zone of the group", block.index);
+        let chunks = group.superblock.layout.chunk_count - block.index * CHUNKS_PER_MAP_BLOCK;
+        if (chunks.min(CHUNKS_PER_MAP_BLOCK)..CHUNKS_PER_MAP_BLOCK).any(|chunk| block.is_set(chunk)) {
+            let message = format!("map block {} has bits behind the last allocation chunk of the group", block.index);
             findings.push(Finding::group(group, Structure::Map, message));
         }
     }
@@ -163,7 +164,7 @@ fn slot_name(number: usize) -> char {
 /// Reports a member that lacks the newest copy of a block, or whose copy differs.
 fn compare(
     group: &Group,
-    drives: &[Found],
+    drives: &[SurveyedDrive],
     member: usize,
     newest: &MapBlock,
     slots: &[Slot],
@@ -200,7 +201,7 @@ fn compare(
 }
 
 /// Both slots of a range of map blocks of one member, in order.
-fn read_slots(group: &Group, drives: &[Found], member: usize, part: &Range<u64>) -> Vec<Slot> {
+fn read_slots(group: &Group, drives: &[SurveyedDrive], member: usize, part: &Range<u64>) -> Vec<Slot> {
     let layout = &group.superblock.layout;
     let start = map_slot_offset(layout, part.start, 0);
     let mut bytes = vec![0; ((part.end - part.start) * MAP_SLOTS) as usize * BLOCK];

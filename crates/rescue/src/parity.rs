@@ -12,8 +12,8 @@ use crate::finding::{Finding, Structure};
 use crate::group::Group;
 use crate::log::Log;
 use crate::map::Map;
-use crate::stripe::{Column, StripeReader};
-use crate::survey::Found;
+use crate::stripe::{MemberRange, StripeReader};
+use crate::survey::SurveyedDrive;
 
 /// Findings about stripes that are kept per group. Bytes of further ones are still counted.
 const FINDINGS_MAX: usize = 1000;
@@ -45,7 +45,7 @@ pub struct ParityCount {
 /// Compares all data that was written in a group.
 pub(crate) struct ParityCheck<'a> {
     group: &'a Group,
-    drives: &'a [Found],
+    drives: &'a [SurveyedDrive],
     volumes: &'a [VolumeRecord],
     log: &'a Log,
     reader: StripeReader<'a>,
@@ -57,7 +57,12 @@ pub(crate) struct ParityCheck<'a> {
 }
 
 impl<'a> ParityCheck<'a> {
-    pub(crate) fn new(group: &'a Group, drives: &'a [Found], log: &'a Log, volumes: &'a [VolumeRecord]) -> Self {
+    pub(crate) fn new(
+        group: &'a Group,
+        drives: &'a [SurveyedDrive],
+        log: &'a Log,
+        volumes: &'a [VolumeRecord],
+    ) -> Self {
         ParityCheck {
             group,
             drives,
@@ -74,24 +79,24 @@ impl<'a> ParityCheck<'a> {
     /// Reads every allocation chunk that was written.
     pub(crate) fn run(mut self, map: &Map, progress: Progress<'_>) -> (ParityCount, Vec<Finding>) {
         let geometry = self.group.geometry;
-        let piece = geometry.strip.min(geometry.zone);
+        let piece = geometry.strip.min(geometry.chunk);
         let data_len = self.group.data_bytes;
         let total = data_len * geometry.sets;
         for set in 0..geometry.sets {
             let mut offset = 0;
             while offset < data_len {
-                let zone_end = (offset / geometry.zone + 1) * geometry.zone;
-                if let Some(zone) = map.unwritten_up_to(geometry.zone_of(set, offset)) {
+                let chunk_end = (offset / geometry.chunk + 1) * geometry.chunk;
+                if let Some(chunk) = map.unwritten_up_to(geometry.chunk_of(set, offset)) {
                     // The chunks of a set are every `sets`-th chunk of the map.
-                    offset = zone_end.max((zone.saturating_sub(set)).div_ceil(geometry.sets) * geometry.zone);
+                    offset = chunk_end.max((chunk.saturating_sub(set)).div_ceil(geometry.sets) * geometry.chunk);
                     continue;
                 }
-                if map.is_written(geometry.zone_of(set, offset)) != Some(true) {
-                    offset = zone_end;
+                if map.is_written(geometry.chunk_of(set, offset)) != Some(true) {
+                    offset = chunk_end;
                     continue;
                 }
-                while offset < zone_end {
-                    self.compare(Column { set, offset }, piece as usize);
+                while offset < chunk_end {
+                    self.compare(MemberRange { set, offset }, piece as usize);
                     offset += piece;
                 }
                 progress((set * data_len + offset).min(total), total);
@@ -103,14 +108,14 @@ impl<'a> ParityCheck<'a> {
 
     /// Compares `len` bytes of every member of a set, all within one row. If data is unreadable or
     /// does not fit, it is compared again in smaller ranges.
-    fn compare(&mut self, at: Column, len: usize) {
+    fn compare(&mut self, at: MemberRange, len: usize) {
         match self.log.at(at.set, at.offset, len as u64) {
             (same, None) if same == len as u64 => {}
             // Ranges in the log need not fit; the log says how they are recovered.
             (same, Some(_)) if same == len as u64 => return self.count.in_log_bytes += same,
             (same, _) => {
                 self.compare(at, same as usize);
-                return self.compare(Column { offset: at.offset + same, ..at }, len - same as usize);
+                return self.compare(MemberRange { offset: at.offset + same, ..at }, len - same as usize);
             }
         }
         let missing = self.group.lost_strips(at.set, at.offset);
@@ -128,7 +133,7 @@ impl<'a> ParityCheck<'a> {
         }
         let mut lost = [&missing[..], &unreadable, &wrong].concat();
         lost.sort_unstable();
-        let is_too_much = lost.len() > self.reader.code.syndrome_count();
+        let is_too_much = lost.len() > self.reader.code.parity_count();
         // A checksum covers a whole block, so sectors cannot tell whether it is wrong.
         if len > SECTOR && !unreadable.is_empty() && (wrong.is_empty() || is_too_much) {
             return self.look_closer(at, len, SECTOR);
@@ -141,10 +146,10 @@ impl<'a> ParityCheck<'a> {
 
     /// Judges the strips of a stripe. `lost` are the lost ones, and `wrong` those among them that
     /// are readable but do not fit their checksums.
-    fn vote(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], wrong: &[usize]) {
+    fn vote(&mut self, at: MemberRange, strips: &mut [Vec<u8>], lost: &[usize], wrong: &[usize]) {
         let len = strips[0].len();
         self.count.damaged_bytes += if wrong.is_empty() { 0 } else { len as u64 };
-        let Some(spare) = self.reader.code.syndrome_count().checked_sub(lost.len()) else {
+        let Some(spare) = self.reader.code.parity_count().checked_sub(lost.len()) else {
             for &strip in wrong {
                 self.note(at, len, Some(strip), DAMAGED);
             }
@@ -171,9 +176,9 @@ impl<'a> ParityCheck<'a> {
     }
 
     /// Reports the unreadable sectors of a strip.
-    fn note_unreadable(&mut self, at: Column, len: usize, strip: usize) {
+    fn note_unreadable(&mut self, at: MemberRange, len: usize, strip: usize) {
         for start in (0..len).step_by(SECTOR) {
-            let at = Column { offset: at.offset + start as u64, ..at };
+            let at = MemberRange { offset: at.offset + start as u64, ..at };
             let mut sector = vec![0; SECTOR.min(len - start)];
             if self.reader.read_member(at, strip, &mut sector).is_err() {
                 self.note(at, sector.len(), Some(strip), "cannot be read");
@@ -181,9 +186,9 @@ impl<'a> ParityCheck<'a> {
         }
     }
 
-    fn look_closer(&mut self, at: Column, len: usize, part: usize) {
+    fn look_closer(&mut self, at: MemberRange, len: usize, part: usize) {
         for start in (0..len).step_by(part) {
-            self.compare(Column { offset: at.offset + start as u64, ..at }, part.min(len - start));
+            self.compare(MemberRange { offset: at.offset + start as u64, ..at }, part.min(len - start));
         }
     }
 
@@ -191,10 +196,9 @@ impl<'a> ParityCheck<'a> {
     fn fits(&mut self, strips: &mut [Vec<u8>], lost: &[usize]) -> bool {
         let code = &self.reader.code;
         if !lost.is_empty() {
-            let decoder = self
-                .decoders
-                .entry(lost.to_vec())
-                .or_insert_with(|| code.decoder(lost).expect("no more strips are lost than the code has syndromes"));
+            let decoder = self.decoders.entry(lost.to_vec()).or_insert_with(|| {
+                code.decoder(lost).expect("no more strips are lost than the code has parity strips")
+            });
             let mut computed = vec![vec![0; strips[0].len()]; lost.len()];
             let sources: Vec<&[u8]> = decoder.sources().iter().map(|&source| &*strips[source]).collect();
             let mut out: Vec<&mut [u8]> = computed.iter_mut().map(|bytes| &mut **bytes).collect();
@@ -204,13 +208,13 @@ impl<'a> ParityCheck<'a> {
             }
         }
         let all: Vec<&[u8]> = strips.iter().map(|bytes| &**bytes).collect();
-        let (data, syndromes) = all.split_at(code.data_count());
-        code.check(data, syndromes)
+        let (data, parity_count) = all.split_at(code.data_count());
+        code.check(data, parity_count)
     }
 
     /// Reports the one strip without which the others fit, if at least two parity strips are left
     /// over to tell.
-    fn blame(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], spare: usize) {
+    fn blame(&mut self, at: MemberRange, strips: &mut [Vec<u8>], lost: &[usize], spare: usize) {
         let len = strips[0].len();
         let mut suspects = Vec::new();
         if spare >= 2 {
@@ -233,20 +237,26 @@ impl<'a> ParityCheck<'a> {
         }
     }
 
-    /// Keeps a finding about a strip, or about a whole column.
-    fn note(&mut self, at: Column, len: usize, strip: Option<usize>, what: &str) {
+    /// Keeps a finding about a strip, or about a whole member offset.
+    fn note(&mut self, at: MemberRange, len: usize, strip: Option<usize>, what: &str) {
         let offset = self.group.geometry.data_offset + at.offset;
         self.keep(at, strip, (Structure::Stripe, offset, len as u64), what);
     }
 
     /// Keeps a finding about the wrong checksum of a correct block.
-    fn note_sum(&mut self, at: Column, strip: usize) {
+    fn note_sum(&mut self, at: MemberRange, strip: usize) {
         let place = self.reader.sums.place(at.offset).expect("what does not fit a checksum has one");
         let what = "wrong checksum: what the member holds there fits its stripe";
         self.keep(at, Some(strip), (Structure::Checksum, place, 4), what);
     }
 
-    fn keep(&mut self, at: Column, strip: Option<usize>, (structure, offset, len): (Structure, u64, u64), what: &str) {
+    fn keep(
+        &mut self,
+        at: MemberRange,
+        strip: Option<usize>,
+        (structure, offset, len): (Structure, u64, u64),
+        what: &str,
+    ) {
         let slot = strip.map(|strip| self.group.geometry.slot_of(at.set, at.offset, strip));
         let message = format!("{what}{}", self.whose(at));
         let key = (at.set, slot, message);
@@ -273,8 +283,8 @@ impl<'a> ParityCheck<'a> {
         self.findings.push(finding.at(offset, len));
     }
 
-    /// The volumes that have bytes in the stripe of a column.
-    fn whose(&self, at: Column) -> String {
+    /// The volumes that have bytes in the stripe of a member offset.
+    fn whose(&self, at: MemberRange) -> String {
         let geometry = &self.group.geometry;
         let start = geometry.stripe_start(at.set, at.offset);
         let end = start + geometry.data_count as u64 * geometry.strip;

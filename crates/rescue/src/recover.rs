@@ -11,8 +11,8 @@ use crate::log::Live;
 /// them.
 pub(crate) type Give<'g> = &'g dyn Fn(usize, Range<u64>) -> Option<Vec<u8>>;
 
-/// Computes data strip `wanted` in `range`, which lies in the live columns. `give` reads strips,
-/// numbered data first. `None` if the content is unknown.
+/// Computes data strip `wanted` in `range`, which lies in the live member offsets. `give` reads
+/// strips, numbered data first. `None` if the content is unknown.
 pub(crate) fn recover(code: &Code, live: &Live, wanted: usize, range: Range<u64>, give: Give<'_>) -> Option<Vec<u8>> {
     let from = (range.start - live.start) / live.piece * live.piece;
     let mut out = Vec::with_capacity((range.end - range.start) as usize);
@@ -25,19 +25,19 @@ pub(crate) fn recover(code: &Code, live: &Live, wanted: usize, range: Range<u64>
     Some(out)
 }
 
-/// The columns of one checksum, with all that is known about them.
+/// The member offsets of one checksum, with all that is known about them.
 struct Piece<'a> {
     code: &'a Code,
     live: &'a Live,
-    columns: Range<u64>,
+    ranges: Range<u64>,
     strips: Vec<Option<Vec<u8>>>,
 }
 
 impl<'a> Piece<'a> {
-    fn read(code: &'a Code, live: &'a Live, columns: Range<u64>, give: Give<'_>) -> Self {
-        let range = live.start + columns.start..live.start + columns.end;
+    fn read(code: &'a Code, live: &'a Live, ranges: Range<u64>, give: Give<'_>) -> Self {
+        let range = live.start + ranges.start..live.start + ranges.end;
         let strips = (0..code.strip_count()).map(|strip| give(strip, range.clone())).collect();
-        Piece { code, live, columns, strips }
+        Piece { code, live, ranges, strips }
     }
 
     fn is_overwritten(&self, strip: usize) -> bool {
@@ -49,7 +49,7 @@ impl<'a> Piece<'a> {
     }
 
     fn len(&self) -> usize {
-        (self.columns.end - self.columns.start) as usize
+        (self.ranges.end - self.ranges.start) as usize
     }
 
     fn data_strip(&self, wanted: usize) -> Option<Vec<u8>> {
@@ -84,7 +84,7 @@ impl<'a> Piece<'a> {
     /// partial parity, in which the overwritten strips are zeroes.
     fn untouched(&self, wanted: usize) -> Option<Vec<u8>> {
         let known = |strip: usize| match strip.checked_sub(self.code.data_count()) {
-            Some(syndrome) => self.base(syndrome).map(<[u8]>::to_vec),
+            Some(parity_strip) => self.base(parity_strip).map(<[u8]>::to_vec),
             None if self.is_overwritten(strip) => Some(vec![0; self.len()]),
             None if self.is_in_parity(strip) => None,
             None => self.strips[strip].clone(),
@@ -96,12 +96,12 @@ impl<'a> Piece<'a> {
     /// partial parity, and is old or new as that parity strip is.
     fn alone(&self, wanted: usize) -> Option<Vec<u8>> {
         let data_count = self.code.data_count();
-        (0..self.code.syndrome_count()).find_map(|syndrome| {
-            let mut rest = self.strips[data_count + syndrome].clone()?;
-            gf::xor_into(&mut rest, self.base(syndrome)?);
+        (0..self.code.parity_count()).find_map(|parity_strip| {
+            let mut rest = self.strips[data_count + parity_strip].clone()?;
+            gf::xor_into(&mut rest, self.base(parity_strip)?);
             let known = |strip: usize| match strip {
                 strip if strip == wanted => None,
-                strip if strip == data_count + syndrome => Some(rest.clone()),
+                strip if strip == data_count + parity_strip => Some(rest.clone()),
                 strip if strip >= data_count => None,
                 // The contribution of the other strips is in the partial parity.
                 _ => Some(vec![0; self.len()]),
@@ -114,9 +114,9 @@ impl<'a> Piece<'a> {
     fn rolled_forward(&self, wanted: usize) -> Option<Vec<u8>> {
         let data_count = self.code.data_count();
         let overwritten: Vec<usize> = (0..data_count).filter(|&strip| self.is_overwritten(strip)).collect();
-        let sums_each = overwritten.len() + self.code.syndrome_count();
+        let sums_each = overwritten.len() + self.code.parity_count();
         let sums = &self.live.entry.checksums;
-        let sums = sums.get((self.columns.start / self.live.piece) as usize * sums_each..)?.get(..sums_each)?;
+        let sums = sums.get((self.ranges.start / self.live.piece) as usize * sums_each..)?.get(..sums_each)?;
         let matches = |strip: usize, sum: u32| self.strips[strip].as_ref().filter(|bytes| gf::crc32c(bytes) == sum);
         if overwritten
             .iter()
@@ -126,7 +126,7 @@ impl<'a> Piece<'a> {
             return None;
         }
         let known = |strip: usize| match strip.checked_sub(data_count) {
-            Some(syndrome) => matches(strip, sums[overwritten.len() + syndrome]).cloned(),
+            Some(parity_strip) => matches(strip, sums[overwritten.len() + parity_strip]).cloned(),
             None if self.is_overwritten(strip) => self.strips[strip].clone(),
             None if self.is_in_parity(strip) || self.strips[strip].is_none() => self.untouched(strip),
             None => self.strips[strip].clone(),
@@ -134,15 +134,15 @@ impl<'a> Piece<'a> {
         self.solve(wanted, known)
     }
 
-    /// The partial parity of a parity strip in these columns.
-    fn base(&self, syndrome: usize) -> Option<&[u8]> {
-        self.payload(self.code.data_count() + syndrome)
+    /// The partial parity of a parity strip in these member offsets.
+    fn base(&self, parity_strip: usize) -> Option<&[u8]> {
+        self.payload(self.code.data_count() + parity_strip)
     }
 
-    /// The payload of a strip in these columns.
+    /// The payload of a strip in these member offsets.
     fn payload(&self, strip: usize) -> Option<&[u8]> {
         let payload = self.live.payloads.get(&strip)?;
-        Some(&payload[self.columns.start as usize..self.columns.end as usize])
+        Some(&payload[self.ranges.start as usize..self.ranges.end as usize])
     }
 
     /// Computes a strip from the known ones.

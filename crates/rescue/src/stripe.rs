@@ -11,7 +11,7 @@ use crate::group::Group;
 use crate::log::{Live, Log};
 use crate::recover::recover;
 use crate::sums::Sums;
-use crate::survey::Found;
+use crate::survey::SurveyedDrive;
 
 /// The smallest range that a drive may fail to read: a sector of 512 bytes. Drives with larger
 /// sectors are read more often than necessary.
@@ -20,7 +20,7 @@ const SECTOR: usize = 512;
 /// Reads the strips of a group.
 pub(crate) struct StripeReader<'a> {
     group: &'a Group,
-    drives: &'a [Found],
+    drives: &'a [SurveyedDrive],
     log: &'a Log,
     pub sums: Sums<'a>,
     pub code: Code,
@@ -31,7 +31,7 @@ pub(crate) struct StripeReader<'a> {
 
 /// A range of bytes on all members of a set, within one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Column {
+pub(crate) struct MemberRange {
     pub set: u64,
     /// Offset from the start of the data region.
     pub offset: u64,
@@ -46,26 +46,26 @@ pub(crate) struct Unusable;
 pub(crate) struct TooMuchLost;
 
 impl<'a> StripeReader<'a> {
-    pub(crate) fn new(group: &'a Group, drives: &'a [Found], log: &'a Log) -> Self {
+    pub(crate) fn new(group: &'a Group, drives: &'a [SurveyedDrive], log: &'a Log) -> Self {
         let geometry = &group.geometry;
         // A mirror is a code with one data strip: its first three parity strips are copies
         // (docs/format/parity.md: g^0 is 1).
-        let code = Code::new(geometry.data_count, geometry.syndrome_count).expect("a valid shape has a code");
+        let code = Code::new(geometry.data_count, geometry.parity_count).expect("a valid shape has a code");
         let sums = Sums::new(group, drives);
         StripeReader { group, drives, log, sums, code, decoders: BTreeMap::new(), computed_bytes: 0 }
     }
 
     /// Fills `buf` with the bytes of a data strip. Lost ranges are filled with zeroes and reported
     /// to `lost`: start in `buf`, length.
-    pub(crate) fn read(&mut self, at: Column, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
+    pub(crate) fn read(&mut self, at: MemberRange, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
         let mut done = 0;
         while done < buf.len() {
             let offset = at.offset + done as u64;
             let (len, live) = self.log.at(at.set, offset, (buf.len() - done) as u64);
             let part = &mut buf[done..done + len as usize];
-            let at = Column { offset, ..at };
+            let at = MemberRange { offset, ..at };
             match live {
-                None => self.read_settled(at, strip, part, &mut |from, len| lost(done + from, len)),
+                None => self.read_stable(at, strip, part, &mut |from, len| lost(done + from, len)),
                 Some(live) if self.read_live(at, strip, live, part).is_none() => {
                     part.fill(0);
                     lost(done, part.len());
@@ -77,7 +77,7 @@ impl<'a> StripeReader<'a> {
     }
 
     /// Reads a strip in a range that was being written when the group stopped.
-    fn read_live(&mut self, at: Column, strip: usize, live: &Live, buf: &mut [u8]) -> Option<()> {
+    fn read_live(&mut self, at: MemberRange, strip: usize, live: &Live, buf: &mut [u8]) -> Option<()> {
         let geometry = &self.group.geometry;
         let is_there = self.group.is_in_sync(geometry.slot_of(at.set, at.offset, strip));
         let give = |strip: usize, range: Range<u64>| {
@@ -85,7 +85,7 @@ impl<'a> StripeReader<'a> {
                 return None;
             }
             let mut bytes = vec![0; (range.end - range.start) as usize];
-            let at = Column { offset: range.start, ..at };
+            let at = MemberRange { offset: range.start, ..at };
             // Checksums of strips that the record changes may be older or newer than the data.
             let is_changed =
                 strip >= geometry.data_count || (live.entry.overwritten | live.entry.in_parity) >> strip & 1 == 1;
@@ -102,7 +102,7 @@ impl<'a> StripeReader<'a> {
     }
 
     /// Reads a strip of a consistent stripe.
-    fn read_settled(&mut self, at: Column, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
+    fn read_stable(&mut self, at: MemberRange, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
         let missing = self.group.lost_strips(at.set, at.offset);
         let is_there = !missing.contains(&strip);
         if is_there && self.read_verified(at, strip, buf).is_ok() {
@@ -116,7 +116,7 @@ impl<'a> StripeReader<'a> {
             buf.fill(0);
             return lost(0, buf.len());
         };
-        if missing.len() > self.code.syndrome_count() && !is_there {
+        if missing.len() > self.code.parity_count() && !is_there {
             // Smaller ranges would not help.
             buf.fill(0);
             return lost(0, buf.len());
@@ -124,8 +124,8 @@ impl<'a> StripeReader<'a> {
         let mut is_lost = false;
         for (index, piece) in buf.chunks_mut(part).enumerate() {
             let start = index * part;
-            let at = Column { offset: at.offset + start as u64, ..at };
-            self.read_settled(at, strip, piece, &mut |from, len| {
+            let at = MemberRange { offset: at.offset + start as u64, ..at };
+            self.read_stable(at, strip, piece, &mut |from, len| {
                 is_lost = true;
                 lost(start + from, len);
             });
@@ -142,13 +142,13 @@ impl<'a> StripeReader<'a> {
 
     /// Reads a strip from its member, and refuses data that does not fit its checksums. A block
     /// that is only partly readable cannot be verified, so its readable parts are accepted.
-    fn read_verified(&self, at: Column, strip: usize, buf: &mut [u8]) -> Result<(), Unusable> {
+    fn read_verified(&self, at: MemberRange, strip: usize, buf: &mut [u8]) -> Result<(), Unusable> {
         self.read_member(at, strip, buf).map_err(|_| Unusable)?;
         if self.fits_sums(at, strip, buf) { Ok(()) } else { Err(Unusable) }
     }
 
     /// Whether a member's data fits its checksums, as far as there are any.
-    pub(crate) fn fits_sums(&self, at: Column, strip: usize, bytes: &[u8]) -> bool {
+    pub(crate) fn fits_sums(&self, at: MemberRange, strip: usize, bytes: &[u8]) -> bool {
         let slot = self.group.geometry.slot_of(at.set, at.offset, strip);
         let (start, end) = (at.offset / BLOCK as u64 * BLOCK as u64, at.offset + bytes.len() as u64);
         if self.sums.place(start).is_none() {
@@ -159,7 +159,7 @@ impl<'a> StripeReader<'a> {
             return self.sums.fit(slot, start, bytes);
         }
         let mut blocks = vec![0; (end_of_block - start) as usize];
-        match self.read_member(Column { offset: start, ..at }, strip, &mut blocks) {
+        match self.read_member(MemberRange { offset: start, ..at }, strip, &mut blocks) {
             Ok(()) => self.sums.fit(slot, start, &blocks),
             // A range of a block or more must be checked in smaller parts.
             Err(_) => bytes.len() < BLOCK,
@@ -167,7 +167,7 @@ impl<'a> StripeReader<'a> {
     }
 
     /// Reads a strip from its member, without regard to checksums.
-    pub(crate) fn read_member(&self, at: Column, strip: usize, buf: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read_member(&self, at: MemberRange, strip: usize, buf: &mut [u8]) -> io::Result<()> {
         let geometry = &self.group.geometry;
         let slot = geometry.slot_of(at.set, at.offset, strip);
         self.group.read(self.drives, slot, geometry.data_offset + at.offset, buf)
@@ -175,7 +175,7 @@ impl<'a> StripeReader<'a> {
 
     /// Computes a strip from the others. A strip that cannot be read counts as lost too, for this
     /// whole range.
-    fn compute(&mut self, at: Column, strip: usize, missing: &[usize], buf: &mut [u8]) -> Result<(), TooMuchLost> {
+    fn compute(&mut self, at: MemberRange, strip: usize, missing: &[usize], buf: &mut [u8]) -> Result<(), TooMuchLost> {
         let mut lost = missing.to_vec();
         if !lost.contains(&strip) {
             lost.push(strip);

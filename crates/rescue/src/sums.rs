@@ -7,7 +7,7 @@ use format::{BLOCK, Region};
 use serde::{Deserialize, Serialize};
 
 use crate::group::Group;
-use crate::survey::Found;
+use crate::survey::SurveyedDrive;
 
 /// Checksums in a block of sums.
 const SUMS_PER_BLOCK: u64 = BLOCK as u64 / 4;
@@ -41,7 +41,7 @@ type SumBlocks = BTreeMap<(usize, u64), Option<Vec<u8>>>;
 /// The checksums of a group's members, if the group has any.
 pub(crate) struct Sums<'a> {
     group: &'a Group,
-    drives: &'a [Found],
+    drives: &'a [SurveyedDrive],
     region: Option<Region>,
     blocks: RefCell<SumBlocks>,
     /// Data blocks that did not fit: slot, offset on the drive.
@@ -49,7 +49,7 @@ pub(crate) struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    pub(crate) fn new(group: &'a Group, drives: &'a [Found]) -> Self {
+    pub(crate) fn new(group: &'a Group, drives: &'a [SurveyedDrive]) -> Self {
         let region = group.superblock.layout.checksums;
         Sums { group, drives, region, blocks: RefCell::default(), damaged: RefCell::default() }
     }

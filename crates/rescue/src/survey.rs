@@ -8,7 +8,7 @@ use crate::group::Group;
 use crate::probe::Probe;
 
 /// A drive and its superblocks.
-pub struct Found {
+pub struct SurveyedDrive {
     /// The drive.
     pub drive: Drive,
     /// Its content.
@@ -27,7 +27,7 @@ pub struct Unopened {
 /// Some drives, and the groups on them.
 pub struct Survey {
     /// The drives, in the order they were named.
-    pub drives: Vec<Found>,
+    pub drives: Vec<SurveyedDrive>,
     /// Paths that could not be opened.
     pub unopened: Vec<Unopened>,
     /// The groups, by name.
@@ -55,8 +55,8 @@ impl Survey {
 
     /// Probes drives that are already open.
     pub fn of(drives: Vec<Drive>) -> Survey {
-        let look = |drive| Found { probe: Probe::of(&drive), drive };
-        let drives: Vec<Found> = drives.into_iter().map(look).collect();
+        let look = |drive| SurveyedDrive { probe: Probe::of(&drive), drive };
+        let drives: Vec<SurveyedDrive> = drives.into_iter().map(look).collect();
         let mut groups = Group::find(&drives);
         groups.sort_by(|a, b| (a.name(), a.superblock.array).cmp(&(b.name(), b.superblock.array)));
         Survey { drives, unopened: Vec::new(), groups }

@@ -9,7 +9,7 @@ use format::BLOCK;
 
 use crate::drive::{Node, plain};
 use crate::error::RescueError;
-use crate::survey::Found;
+use crate::survey::SurveyedDrive;
 
 /// Receives a volume's bytes, in order and each once.
 pub trait Target {
@@ -71,7 +71,12 @@ impl FileTarget {
     /// # Errors
     /// [`RescueError::TargetIsDrive`], also for a loop device on one of the drives or a partition
     /// of one; [`RescueError::TargetExists`]; [`RescueError::TargetUnfit`].
-    pub fn open(path: &Path, size_bytes: u64, force: bool, drives: &[Found]) -> Result<FileTarget, RescueError> {
+    pub fn open(
+        path: &Path,
+        size_bytes: u64,
+        force: bool,
+        drives: &[SurveyedDrive],
+    ) -> Result<FileTarget, RescueError> {
         let name = path.display().to_string();
         let unfit = |why: String| RescueError::TargetUnfit { name: name.clone(), why };
         let failed = |error: io::Error| unfit(plain(&error));

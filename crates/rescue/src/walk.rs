@@ -4,7 +4,7 @@ use format::VolumeRecord;
 
 use crate::group::Group;
 use crate::map::Map;
-use crate::stripe::Column;
+use crate::stripe::MemberRange;
 
 /// Consecutive bytes of a volume on one member, in one allocation chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) struct Piece {
     /// Length in bytes.
     pub len: u64,
     /// Position on the members.
-    pub at: Column,
+    pub at: MemberRange,
     /// Number of the data strip.
     pub strip: usize,
     /// Whether they were ever written; `None` if their content, or even that, is unknown.
@@ -40,13 +40,13 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// If no chunk of the map block of `zone` was ever written: the end of the block. The stripes
+    /// If no chunk of the map block of `chunk` was ever written: the end of the block. The stripes
     /// of all sets alternate, so the chunk of the first set beside this one must be in the same map
     /// block, too.
-    fn unwritten_up_to(&self, zone: u64) -> Option<u64> {
+    fn unwritten_up_to(&self, chunk: u64) -> Option<u64> {
         let sets = self.group.geometry.sets;
-        let end = self.map.unwritten_up_to(zone)?;
-        (self.map.unwritten_up_to(zone / sets * sets) == Some(end)).then_some(end)
+        let end = self.map.unwritten_up_to(chunk)?;
+        (self.map.unwritten_up_to(chunk / sets * sets) == Some(end)).then_some(end)
     }
 
     /// The first range in the list of lost blocks that ends after a byte of the group.
@@ -69,18 +69,18 @@ impl Iterator for Walk<'_> {
         let logical = extent.start_byte + self.within;
         let place = geometry.locate(logical);
         let in_strip = geometry.strip - place.offset % geometry.strip;
-        let in_zone = geometry.zone - place.offset % geometry.zone;
-        let len = in_strip.min(in_zone).min(extent.len_bytes - self.within).min(left);
-        let zone = geometry.zone_of(place.set, place.offset);
+        let in_chunk = geometry.chunk - place.offset % geometry.chunk;
+        let len = in_strip.min(in_chunk).min(extent.len_bytes - self.within).min(left);
+        let chunk = geometry.chunk_of(place.set, place.offset);
         let in_extent = (extent.len_bytes - self.within).min(left);
         let (len, written) = if place.offset >= self.group.data_bytes {
             // Beyond the end of every member, and so is the rest of this extent.
             (in_extent, None)
-        } else if let Some(end) = self.unwritten_up_to(zone) {
-            let up_to = geometry.stripe_start(0, end / geometry.sets * geometry.zone);
+        } else if let Some(end) = self.unwritten_up_to(chunk) {
+            let up_to = geometry.stripe_start(0, end / geometry.sets * geometry.chunk);
             (in_extent.min(up_to.saturating_sub(logical).max(len)), Some(false))
         } else {
-            (len, self.map.is_written(zone))
+            (len, self.map.is_written(chunk))
         };
         let (len, written) = match self.lost_from(logical) {
             Some((start, end)) if start <= logical && written == Some(true) => (len.min(end - logical), None),
@@ -90,7 +90,7 @@ impl Iterator for Walk<'_> {
         let piece = Piece {
             start: self.start,
             len,
-            at: Column { set: place.set, offset: place.offset },
+            at: MemberRange { set: place.set, offset: place.offset },
             strip: place.strip,
             written,
         };

@@ -46,7 +46,6 @@ mod config;
 mod drives;
 mod env;
 mod files;
-mod kept;
 mod mailbox;
 mod net;
 mod nvme;
@@ -62,6 +61,7 @@ mod task;
 mod timer;
 mod ublk;
 mod uevent;
+mod warm;
 
 pub use answer::{Call, Stopped};
 pub use arena::{ArenaStats, arena_stats};
@@ -71,7 +71,6 @@ pub use drives::{
     SpecError, create_file, forget_memory,
 };
 pub use env::ShardEnv;
-pub use kept::{forget_kept, kept_file};
 pub use mailbox::{Mailbox, MailboxGone, MailboxSender, mailbox};
 pub use net::{
     Bound, Closer, Incoming, ListenOn, Listener, Peer, Piece, SendsAtOnce, Stream, StreamReader, StreamWriter,
@@ -86,3 +85,4 @@ pub use ublk::{
     UblkControl, UblkDevice, UblkError, UblkFound, UblkOperation, UblkRequest, UblkSlot, UblkSpec, UblkState,
 };
 pub use uevent::{UEVENT_BYTES_MAX, UeventSocket};
+pub use warm::{forget_warm, warm_file};

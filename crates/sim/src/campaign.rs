@@ -76,24 +76,24 @@ pub struct Campaign {
     pub jobs: usize,
     /// Progress is printed.
     pub progress: bool,
-    /// With members on shelves.
+    /// With members on targets.
     pub remote: bool,
 }
 
 /// The result of a campaign.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct CampaignResult {
     /// Totals of all runs.
     pub tally: Tally,
     /// CPU time, summed over the threads.
     pub cpu: Duration,
     /// Seeds that failed, and why.
     pub failures: BTreeMap<u64, String>,
-    /// With members on shelves.
+    /// With members on targets.
     pub remote: bool,
 }
 
-/// The program of a seed, with members on shelves or without.
+/// The program of a seed, with members on targets or without.
 pub fn program_of(seed: u64, remote: bool) -> Program {
     if remote { generate_remote(seed) } else { generate(seed) }
 }
@@ -103,11 +103,11 @@ const FAILURES_MAX: usize = 10;
 
 impl Campaign {
     /// Runs it.
-    pub fn run(&self) -> Outcome {
+    pub fn run(&self) -> CampaignResult {
         keep_memory();
         let next = AtomicU64::new(self.from);
         let stop = AtomicBool::new(false);
-        let sum = Mutex::new(Outcome { remote: self.remote, ..Outcome::default() });
+        let sum = Mutex::new(CampaignResult { remote: self.remote, ..CampaignResult::default() });
         let began = Instant::now();
         std::thread::scope(|scope| {
             for _ in 0..self.jobs.max(1) {
@@ -120,7 +120,7 @@ impl Campaign {
         sum.into_inner().expect("violations are caught")
     }
 
-    fn work(&self, next: &AtomicU64, stop: &AtomicBool, sum: &Mutex<Outcome>, began: Instant) {
+    fn work(&self, next: &AtomicU64, stop: &AtomicBool, sum: &Mutex<CampaignResult>, began: Instant) {
         let cpu_start = cpu_time();
         while !stop.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl Campaign {
         sum.lock().expect("violations are caught").cpu += cpu_time().saturating_sub(cpu_start);
     }
 
-    fn watch(&self, stop: &AtomicBool, sum: &Mutex<Outcome>, began: Instant) {
+    fn watch(&self, stop: &AtomicBool, sum: &Mutex<CampaignResult>, began: Instant) {
         let mut told = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(100));
@@ -171,7 +171,7 @@ pub fn shrunk(program: &Program) -> (Program, String) {
     (short, why)
 }
 
-impl Outcome {
+impl CampaignResult {
     /// The summary, as lines of text.
     pub fn summary(&self) -> String {
         let Tally { runs, drive_ops, requests, crashes, recoveries, unstarted, refused, moved, faults, buggify } =

@@ -47,7 +47,7 @@ mod net;
 pub mod program;
 mod remote;
 mod rng;
-mod shelf;
+mod target;
 mod task;
 mod trace;
 mod world;
@@ -56,7 +56,7 @@ pub use crate::drive::{Broken, DriveOptions, Image, Latency, Outage, PageRc, Sim
 pub use crate::net::{SimConnection, SimNetwork, SimReader, SimWriter, Way};
 pub use crate::remote::{GroupDrive, Patience, Ways};
 pub use crate::rng::Rng;
-pub use crate::shelf::Shelf;
+pub use crate::target::Target;
 pub use crate::trace::{Counts, OpKind, Phase, TapeEvent, TapeStep, TraceEntry};
 pub use crate::world::{Sim, SimEnv};
 

@@ -10,7 +10,7 @@ use nvme::target::Host;
 use nvme::tcp::Digests;
 
 use crate::drive::SimDrive;
-use crate::shelf::Shelf;
+use crate::target::Target;
 use crate::world::SimEnv;
 
 /// A drive of a group. A handle.
@@ -18,7 +18,7 @@ use crate::world::SimEnv;
 pub enum GroupDrive {
     /// In the machine.
     Local(SimDrive),
-    /// On a shelf.
+    /// On a target.
     Remote(Namespace<SimEnv>),
 }
 
@@ -116,8 +116,8 @@ impl Patience {
         quiet: initiator::quiet_time(KEEP_ALIVE, false),
     };
 
-    /// The options for a shelf, as the daemon sets them.
-    pub fn options(&self, shelf: &Shelf) -> Options {
+    /// The options for a target, as the daemon sets them.
+    pub fn options(&self, target: &Target) -> Options {
         let nqn = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001".parse().expect("a name");
         let Patience { keep_alive, loss, .. } = *self;
         Options {
@@ -127,7 +127,7 @@ impl Patience {
             command_timeout: keep_alive * 2,
             reconnect_delay_max: keep_alive,
             loss_timeout: Some(loss),
-            ..Options::new(Host { nqn, id: [0x1D; 16] }, shelf.subsystem().clone())
+            ..Options::new(Host { nqn, id: [0x1D; 16] }, target.subsystem().clone())
         }
     }
 }
@@ -136,7 +136,7 @@ impl Patience {
 pub struct Ways {
     patience: Patience,
     /// By [`SimDrive::index`].
-    shelves: BTreeMap<u32, Shelf>,
+    targets: BTreeMap<u32, Target>,
     /// Drives of other machines are in use, or were in use by a process that did not end in order.
     mark: Cell<bool>,
 }
@@ -150,22 +150,22 @@ impl Default for Ways {
 impl Ways {
     /// No other machines so far.
     pub fn new(patience: Patience) -> Ways {
-        Ways { patience, shelves: BTreeMap::new(), mark: Cell::new(false) }
+        Ways { patience, targets: BTreeMap::new(), mark: Cell::new(false) }
     }
 
-    /// Registers that these drives are on this shelf.
-    pub fn add(&mut self, shelf: &Shelf, drives: &[SimDrive]) {
-        self.shelves.extend(drives.iter().map(|drive| (drive.index(), shelf.clone())));
+    /// Registers that these drives are on this target.
+    pub fn add(&mut self, target: &Target, drives: &[SimDrive]) {
+        self.targets.extend(drives.iter().map(|drive| (drive.index(), target.clone())));
     }
 
-    /// The shelf that a drive is on, if it is on one.
-    pub fn shelf(&self, drive: &SimDrive) -> Option<&Shelf> {
-        self.shelves.get(&drive.index())
+    /// The target that a drive is on, if it is on one.
+    pub fn target(&self, drive: &SimDrive) -> Option<&Target> {
+        self.targets.get(&drive.index())
     }
 
-    /// All shelves. One with several drives is given several times.
-    pub fn shelves(&self) -> impl Iterator<Item = &Shelf> {
-        self.shelves.values()
+    /// All targets. One with several drives is given several times.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.targets.values()
     }
 
     /// Waits until no target executes commands any more that a killed process of this machine had
@@ -181,18 +181,18 @@ impl Ways {
         self.mark.set(in_use);
     }
 
-    /// Checks a drive of a shelf: connects, and disconnects again.
+    /// Checks a drive of a target: connects, and disconnects again.
     ///
     /// # Errors
     /// Why it cannot be reached.
     ///
     /// # Panics
-    /// If the drive is on no shelf.
+    /// If the drive is on no target.
     pub async fn look(&self, env: &SimEnv, drive: &SimDrive) -> Result<Known, ConnectError> {
-        let shelf = self.shelf(drive).expect("a drive on a shelf");
-        let nsid = shelf.nsid(drive).expect("the shelf has it");
-        let options = self.patience.options(shelf);
-        let namespace = Namespace::connect(env, shelf.addresses(), Selection::Number(nsid), options).await?;
+        let target = self.target(drive).expect("a drive on a target");
+        let nsid = target.nsid(drive).expect("the target has it");
+        let options = self.patience.options(target);
+        let namespace = Namespace::connect(env, target.addresses(), Selection::Number(nsid), options).await?;
         let known = namespace.known().clone();
         namespace.close().await;
         Ok(known)

@@ -26,7 +26,7 @@ impl Owner {
     /// The network between machines.
     pub(crate) const NETWORK: Owner = Owner(1);
     /// The first of the other machines.
-    pub(crate) const FIRST_SHELF: u32 = 2;
+    pub(crate) const FIRST_TARGET: u32 = 2;
 }
 
 /// The runnable tasks. Wakers are `Send` by their contract, hence the lock; it is never contended.
@@ -76,7 +76,7 @@ pub(crate) struct Task {
     pub(crate) waker: Waker,
 }
 
-struct Place {
+struct TaskSlot {
     waker: Arc<TaskWaker>,
     owner: Owner,
     task: Option<Task>,
@@ -84,7 +84,7 @@ struct Place {
 
 /// All tasks that have not ended.
 pub(crate) struct Tasks {
-    places: Vec<Place>,
+    places: Vec<TaskSlot>,
     free: Vec<TaskId>,
     ready: Arc<Ready>,
 }
@@ -100,7 +100,7 @@ impl Tasks {
     fn new_place(&mut self) -> TaskId {
         let id = TaskId::try_from(self.places.len()).expect("fewer than 2^32 tasks at a time");
         let waker = Arc::new(TaskWaker { id, queued: AtomicBool::new(false), ready: self.ready.clone() });
-        self.places.push(Place { waker, owner: Owner::HOST, task: None });
+        self.places.push(TaskSlot { waker, owner: Owner::HOST, task: None });
         id
     }
 

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ::drive::{Kept, Nanos};
+use ::drive::{Nanos, WarmState};
 
 pub use self::env::SimEnv;
 use crate::clock::{Event, Timeline};
 use crate::drive::state::DriveState;
-use crate::net::{Lines, SimNetwork};
+use crate::net::{NetworkLinks, SimNetwork};
 use crate::rng::{GOLDEN, Rng, mix};
 pub(crate) use crate::task::Owner;
 use crate::task::{MAIN, Ready, TaskId, Tasks};
@@ -40,8 +40,8 @@ pub(crate) struct World {
     /// Indexes of the drives of other machines.
     elsewhere: RefCell<BTreeSet<u32>>,
     /// The paths to other machines.
-    pub(crate) lines: RefCell<Lines>,
-    shelves: Cell<u32>,
+    pub(crate) links: RefCell<NetworkLinks>,
+    targets: Cell<u32>,
     /// A machine that is losing its power: dropping its tasks sends nothing to others.
     vanishing: Cell<Option<Owner>>,
     running: Cell<bool>,
@@ -60,14 +60,14 @@ pub(crate) struct World {
     /// trouble is off.
     pub(crate) buggify: RefCell<Option<BTreeMap<&'static str, (bool, u64)>>>,
     /// Memory that outlives a kill, by the name of its user.
-    kept: RefCell<BTreeMap<[u8; 16], Arc<KeptWords>>>,
+    warm: RefCell<BTreeMap<[u8; 16], Arc<WarmWords>>>,
 }
 
 /// Memory that outlives a kill.
 #[derive(Debug)]
-struct KeptWords(Vec<AtomicU64>);
+struct WarmWords(Vec<AtomicU64>);
 
-impl Kept for KeptWords {
+impl WarmState for WarmWords {
     fn words(&self) -> &[AtomicU64] {
         &self.0
     }
@@ -93,8 +93,8 @@ impl World {
             timeline: RefCell::default(),
             drives: RefCell::default(),
             elsewhere: RefCell::default(),
-            lines: RefCell::default(),
-            shelves: Cell::new(0),
+            links: RefCell::default(),
+            targets: Cell::new(0),
             vanishing: Cell::new(None),
             running: Cell::new(false),
             steps: Cell::new(0),
@@ -107,7 +107,7 @@ impl World {
             fingerprint: Cell::new(seed),
             poison: Cell::new(0xA5),
             buggify: RefCell::default(),
-            kept: RefCell::default(),
+            warm: RefCell::default(),
         })
     }
 
@@ -144,7 +144,7 @@ impl World {
         let left = self.ops_left.get();
         if left == 0 {
             self.stopped.set(true);
-            self.freeze_kept();
+            self.freeze_warm();
             return false;
         }
         if left != u64::MAX {
@@ -180,11 +180,11 @@ impl World {
     }
 
     /// Registers another machine, which has these drives.
-    pub(crate) fn add_shelf(&self, drives: impl Iterator<Item = u32>) -> Owner {
+    pub(crate) fn add_target(&self, drives: impl Iterator<Item = u32>) -> Owner {
         self.elsewhere.borrow_mut().extend(drives);
-        let number = self.shelves.get();
-        self.shelves.set(number + 1);
-        Owner(Owner::FIRST_SHELF + number)
+        let number = self.targets.get();
+        self.targets.set(number + 1);
+        Owner(Owner::FIRST_TARGET + number)
     }
 
     /// The machine is losing its power.
@@ -286,10 +286,10 @@ impl World {
 
     /// Tasks that are dropped from now on cannot change the kept memory: a killed process does not
     /// clean up.
-    fn freeze_kept(&self) {
-        for kept in self.kept.borrow_mut().values_mut() {
-            let words = kept.0.iter().map(|word| AtomicU64::new(word.load(Ordering::SeqCst)));
-            *kept = Arc::new(KeptWords(words.collect()));
+    fn freeze_warm(&self) {
+        for warm in self.warm.borrow_mut().values_mut() {
+            let words = warm.0.iter().map(|word| AtomicU64::new(word.load(Ordering::SeqCst)));
+            *warm = Arc::new(WarmWords(words.collect()));
         }
     }
 
@@ -444,12 +444,12 @@ impl Sim {
     /// that. Other machines continue.
     pub fn kill(&self) {
         if !self.is_stopped() {
-            self.world.freeze_kept();
+            self.world.freeze_warm();
         }
         self.kill_tasks();
         self.resume();
         let has_outage = |drive: &Rc<DriveState>| !drive.inner.borrow().faults.outages.is_empty();
-        if self.world.shelves.get() == 0 && !self.world.own_drives().iter().any(has_outage) {
+        if self.world.targets.get() == 0 && !self.world.own_drives().iter().any(has_outage) {
             return self.run_until_idle();
         }
         let is_at_work = |drive: &Rc<DriveState>| drive.in_flight() > drive.held_count();
@@ -471,16 +471,16 @@ impl Sim {
     }
 
     /// Forgets the memory that outlives a kill: for tests that show its purpose.
-    pub fn forget_kept(&self) {
-        self.world.kept.borrow_mut().clear();
+    pub fn forget_warm(&self) {
+        self.world.warm.borrow_mut().clear();
     }
 
     /// Cuts the power of this machine: ends every task, then cuts the power of every drive that is
-    /// not on a shelf ([`SimDrive::power_cut`]), and lifts a stop. [`SimDrive::reopen`] gives
+    /// not on a target ([`SimDrive::power_cut`]), and lifts a stop. [`SimDrive::reopen`] gives
     /// handles to the surviving drives.
     pub fn power_cut(&self) {
         self.world.end_tasks(Owner::HOST, true);
-        self.forget_kept();
+        self.forget_warm();
         let mut rng = self.rng();
         for drive in self.world.own_drives() {
             drive.power_cut(&mut rng);

@@ -13,21 +13,21 @@ use drive::{Block, BlockError, Buf, BufMut, Env, Extent, Receiver, Sender, View,
 use format::ExtentRecord;
 
 /// A direct volume on one shard. A handle: clones are the same volume.
-pub struct Direct<E: Env>(Rc<Inner<E>>);
+pub struct Direct<E: Env>(Rc<DirectVolume<E>>);
 
-struct Inner<E: Env> {
+struct DirectVolume<E: Env> {
     array: Array<E>,
-    place: RefCell<Rc<Place>>,
+    place: RefCell<Rc<VolumeExtents>>,
     /// Resolves when no request holds the current place any more, after another place has replaced
     /// it.
     left: RefCell<Receiver<()>>,
 }
 
 /// The place of the volume in the group. Held by every request that goes there.
-struct Place {
+struct VolumeExtents {
     size_bytes: u64,
     extents: Vec<ExtentRecord>,
-    /// Dropped with the last holder, which resolves [`Inner::left`].
+    /// Dropped with the last holder, which resolves [`DirectVolume::left`].
     _held: Sender<()>,
 }
 
@@ -37,10 +37,10 @@ impl<E: Env> Clone for Direct<E> {
     }
 }
 
-impl Place {
-    fn new(size_bytes: u64, extents: Vec<ExtentRecord>) -> (Rc<Place>, Receiver<()>) {
+impl VolumeExtents {
+    fn new(size_bytes: u64, extents: Vec<ExtentRecord>) -> (Rc<VolumeExtents>, Receiver<()>) {
         let (held, left) = oneshot();
-        (Rc::new(Place { size_bytes, extents, _held: held }), left)
+        (Rc::new(VolumeExtents { size_bytes, extents, _held: held }), left)
     }
 
     /// The position of the volume's byte `offset` in the group, and how many bytes follow it there.
@@ -79,15 +79,15 @@ impl Place {
 impl<E: Env> Direct<E> {
     /// The volume of `size_bytes` that lies in `extents`, in their order.
     pub fn new(array: Array<E>, size_bytes: u64, extents: Vec<ExtentRecord>) -> Self {
-        let (place, left) = Place::new(size_bytes, extents);
-        Direct(Rc::new(Inner { array, place: RefCell::new(place), left: RefCell::new(left) }))
+        let (place, left) = VolumeExtents::new(size_bytes, extents);
+        Direct(Rc::new(DirectVolume { array, place: RefCell::new(place), left: RefCell::new(left) }))
     }
 
     /// Moves the volume to other extents, after a resize. Requests in flight continue in the old
     /// place. Returns when the last of them has been answered, so that the space that the volume
     /// has left may be given to another one. Only one such change may run at a time.
     pub async fn resize(&self, size_bytes: u64, extents: Vec<ExtentRecord>) {
-        let (place, left) = Place::new(size_bytes, extents);
+        let (place, left) = VolumeExtents::new(size_bytes, extents);
         drop(self.0.place.replace(place));
         let left = self.0.left.replace(left);
         // The sender never sends; it is dropped with the last holder.
@@ -107,7 +107,7 @@ impl<E: Env> Direct<E> {
 
     /// The current place of the volume. It stays valid for the request that holds it.
     #[inline]
-    fn place(&self) -> Rc<Place> {
+    fn place(&self) -> Rc<VolumeExtents> {
         self.0.place.borrow().clone()
     }
 }
@@ -118,7 +118,7 @@ impl<E: Env> Block for Direct<E> {
     }
 
     fn optimal_io_bytes(&self) -> u32 {
-        u32::try_from(self.0.array.shared().geometry.stripe_data()).unwrap_or(u32::MAX)
+        u32::try_from(self.0.array.shared().geometry.stripe_data_bytes()).unwrap_or(u32::MAX)
     }
 
     async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {

@@ -34,7 +34,7 @@ pub enum Refusal {
         /// That array.
         array: Uuid,
     },
-    /// It was taken out of the group, or missed writes while it was away.
+    /// It was taken out of the group, or missed writes while it was disconnected.
     #[error("stale: it left as member {member} at epoch {epoch}, the group is at epoch {newest}")]
     Stale {
         /// The place it had.

@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Kept, Segments};
+use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments, WarmState};
 use format::log::{LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, LostError, lost_slot_offset};
 use format::{
     BLOCK, Catalogue, CrashSafety, MAP_SLOTS, MapBlock, MemberState, SlotError, Superblock, Uuid, catalogue_slot_bytes,
     catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
 };
 
-use crate::array::{Array, Place};
+use crate::array::{Array, ShardPlace};
 use crate::assembly::assemble::{AssembleError, Assembly, Refusal, check_enough};
 use crate::assembly::probe::superblock_on;
 use crate::drives::bounded::Bounded;
@@ -23,12 +23,12 @@ use crate::recovery::recompute_sums::RecomputedSums;
 use crate::recovery::replay::{Replay, Replayed, members};
 use crate::state::event::Event;
 use crate::state::findings::ScrubMode;
-use crate::state::kept::{KeptGroup, zone_count};
 use crate::state::leader::{GroupState, Leader};
 use crate::state::lost::LostRanges;
 use crate::state::message::Peers;
 use crate::state::shared::Shared;
 use crate::state::slot::{DriveId, Slot};
+use crate::state::warm::{WarmGroup, chunk_count};
 use crate::util::semaphore::FairSemaphore;
 
 /// Map blocks read by one operation: bounds the memory that reading the map takes.
@@ -59,7 +59,7 @@ struct Taken {
     map_sequences: Vec<u64>,
     crash: (Option<Vec<MemberIndex>>, u64),
     /// The warm-restart state, and whether it is of the last run.
-    kept: Option<(KeptGroup, bool)>,
+    warm: Option<(WarmGroup, bool)>,
 }
 
 /// The members that a group's structures are read from.
@@ -78,7 +78,7 @@ impl<D> Sources<'_, D> {
 
 /// Takes over map and catalogue of an assembled group. `drives` are those that
 /// [`assemble`](crate::assembly::assemble) was given, on shard 0. A drive's index is its
-/// [`DriveId`] from now on. `kept` is memory of at least [`kept_words`](crate::kept_words) words,
+/// [`DriveId`] from now on. `warm` is memory of at least [`warm_words`](crate::kept_words) words,
 /// the same for this array every time. With it, a process that was killed loses nothing that was
 /// acknowledged. `listener` receives the events of the drives.
 ///
@@ -90,22 +90,22 @@ pub async fn load<E: Env>(
     env: &E,
     assembly: &Assembly,
     drives: &[E::Drive],
-    kept: Option<Arc<dyn Kept>>,
+    warm: Option<Arc<dyn WarmState>>,
     listener: Box<dyn Fn(Event)>,
 ) -> Result<Loaded, AssembleError> {
     let mut assembly = assembly.clone();
     let drives: Vec<Bounded<'_, E>> = drives.iter().map(|drive| Bounded::new(env, drive)).collect();
-    let kept = kept.filter(|_| !assembly.superblock.is_read_only()).and_then(|kept| {
-        let kept = KeptGroup::new(kept, zone_count(&assembly.superblock))?;
-        let is_of_last_run = kept.is_of(&assembly.superblock.array, assembly.superblock.epoch);
-        Some((kept, is_of_last_run))
+    let warm = warm.filter(|_| !assembly.superblock.is_read_only()).and_then(|warm| {
+        let warm = WarmGroup::new(warm, chunk_count(&assembly.superblock))?;
+        let is_of_last_run = warm.is_of(&assembly.superblock.array, assembly.superblock.epoch);
+        Some((warm, is_of_last_run))
     });
     let asked = assembly.refused.len();
     loop {
         // Every attempt runs to its end: its operations on the drives that answer must not come
         // after those of the next attempt.
         let announced = RefCell::new(None);
-        let taken = take_over(env, &assembly, &drives, kept.as_ref(), &announced).await;
+        let taken = take_over(env, &assembly, &drives, warm.as_ref(), &announced).await;
         // Some drives have these superblocks: the next attempt goes on from there.
         assembly.superblock = announced.into_inner().unwrap_or(assembly.superblock);
         if !assembly.leave_out_silent(&drives) {
@@ -137,7 +137,7 @@ async fn take_over<E: Env>(
     env: &E,
     assembly: &Assembly,
     drives: &[Bounded<'_, E>],
-    kept: Option<&(KeptGroup, bool)>,
+    warm: Option<&(WarmGroup, bool)>,
     announced: &RefCell<Option<Superblock>>,
 ) -> Result<Taken, AssembleError> {
     let superblock = &assembly.superblock;
@@ -162,9 +162,9 @@ async fn take_over<E: Env>(
     // Without a log no block is ever listed as lost.
     let lost = if logs { load_lost(superblock, &sources).await? } else { LostBlocks::default() };
     let crashed = !superblock.clean && !superblock.is_read_only();
-    let settled = kept.filter(|(_, is_of_last_run)| crashed && *is_of_last_run).map(|(kept, _)| kept.clone());
-    let new_zones = settled.iter().flat_map(|kept| shared.map.keep_on(kept.clone())).collect::<Vec<_>>();
-    let kept = kept.map(|(kept, _)| (kept.clone(), settled.is_some()));
+    let completed = warm.filter(|(_, is_of_last_run)| crashed && *is_of_last_run).map(|(warm, _)| warm.clone());
+    let new_chunks = completed.iter().flat_map(|warm| shared.map.keep_on(warm.clone())).collect::<Vec<_>>();
+    let warm = warm.map(|(warm, _)| (warm.clone(), completed.is_some()));
     let runs = superblock.next_runs(present());
     let mut replayed = None;
     let lost = if logs && crashed {
@@ -179,11 +179,11 @@ async fn take_over<E: Env>(
             lost,
             listing,
             recomputed,
-            kept: settled,
+            warm: completed,
             announced,
             runs,
         };
-        replayed = Some(replay.run(&new_zones).await.map_err(AssembleError::Block)?);
+        replayed = Some(replay.run(&new_chunks).await.map_err(AssembleError::Block)?);
         replay.lost.into_inner()
     } else {
         lost
@@ -211,18 +211,18 @@ async fn take_over<E: Env>(
     let needs_resync = !logs && !superblock.clean && superblock.shape.survives() > 0;
     shared.set_resync_due(needs_resync);
     let (superblock, map_sequences) = (ahead, sequences);
-    Ok(Taken { shared, needs_resync, replayed, superblock, identities, spares, catalogue, map_sequences, crash, kept })
+    Ok(Taken { shared, needs_resync, replayed, superblock, identities, spares, catalogue, map_sequences, crash, warm })
 }
 
 impl Taken {
     fn into_loaded(self, left_out: Vec<(usize, Refusal)>, listener: Box<dyn Fn(Event)>) -> Loaded {
-        let Taken { mut shared, superblock, identities, spares, catalogue, map_sequences, crash, kept, .. } = self;
+        let Taken { mut shared, superblock, identities, spares, catalogue, map_sequences, crash, warm, .. } = self;
         // Only after everything was read: the attempt after a failed one would trust the state that
         // this one began.
         let epoch = superblock.epoch - 1;
-        match kept {
-            Some((kept, true)) => kept.found_epoch(epoch),
-            Some((kept, false)) => shared.map.keep(kept, &superblock.array, epoch),
+        match warm {
+            Some((warm, true)) => warm.found_epoch(epoch),
+            Some((warm, false)) => shared.map.keep(warm, &superblock.array, epoch),
             None => {}
         }
         let leader = Leader::new(superblock, identities, spares, catalogue, map_sequences, crash, listener);
@@ -245,14 +245,14 @@ impl Loaded {
     pub fn lead<E: Env>(&self, env: E, drives: Vec<E::Drive>, shards: usize, peers: Rc<dyn Peers>) -> Array<E> {
         let leader = self.leader.borrow_mut().take().expect("a group has one leader");
         let drives = drives.into_iter().map(Some).collect();
-        Array::build(env, self.shared.clone(), drives, Place { shard: 0, shards }, peers, Some(leader))
+        Array::build(env, self.shared.clone(), drives, ShardPlace { shard: 0, shards }, peers, Some(leader))
     }
 }
 
 impl<E: Env> Array<E> {
     /// The group on a shard other than the leader's. `drives` are the same as the leader's, in the
     /// same order.
-    pub fn follow(env: E, shared: Arc<Shared>, drives: Vec<E::Drive>, place: Place, peers: Rc<dyn Peers>) -> Self {
+    pub fn follow(env: E, shared: Arc<Shared>, drives: Vec<E::Drive>, place: ShardPlace, peers: Rc<dyn Peers>) -> Self {
         Array::build(env, shared, drives.into_iter().map(Some).collect(), place, peers, None)
     }
 
@@ -273,7 +273,7 @@ impl<E: Env> Array<E> {
                 // the map in its warm-restart state.
                 inner.persist_map().await
             };
-            self.0.to_the_end::<(), BlockError>(announce).await?;
+            self.0.run_detached::<(), BlockError>(announce).await?;
         }
         self.0.resume_jobs();
         if needs_resync {
@@ -309,7 +309,7 @@ impl<E: Env> Array<E> {
         let inner = self.0.clone();
         inner.shared.stop();
         self.0
-            .to_the_end(async move {
+            .run_detached(async move {
                 inner.barrier().await;
                 inner.answered().await;
                 inner.jobs_ended().await;
@@ -318,7 +318,7 @@ impl<E: Env> Array<E> {
                 drop(leader.owners_lock.enter().await);
                 if inner.shared.incomplete.load(Ordering::SeqCst) > 0 {
                     // Incomplete writes of this shard or another: a recovery has to repair them.
-                    let survives = inner.shared.geometry.syndromes;
+                    let survives = inner.shared.geometry.parity_count;
                     return Err(retried.err().unwrap_or(BlockError::Lost { lost: survives + 1, survives }));
                 }
                 inner.persist_map().await?;

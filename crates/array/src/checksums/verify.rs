@@ -6,10 +6,10 @@
 //! that finds a difference checks again under the lock.
 //!
 //! The checksums on the members may be behind or ahead of the data in two cases only: where a
-//! record of the log that needs recovery names the columns that were being written, and in a chunk
-//! that the allocation map does not have yet. This holds because checksums are durable before a
-//! record is reclaimed, and before the map is. A recovery computes the checksums of its records'
-//! columns again.
+//! record of the log that needs recovery names the member offsets that were being written, and in a
+//! chunk that the allocation map does not have yet. This holds because checksums are durable before
+//! a record is reclaimed, and before the map is. A recovery computes the checksums of its records'
+//! member offsets again.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use format::sums::{SUMS_PER_BLOCK, sum_block_offset, sum_of, sum_place};
 use format::{BLOCK, Layout, MemberState, Region, superblock_offsets};
 use smallvec::SmallVec;
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::checksums::sums::{Checksums, Claim, Save, Saving, SumKey};
 use crate::drives::retry::{read_retried, write_retried};
 use crate::geometry::ranges::Range;
-use crate::geometry::{Geometry, MemberIndex, UnitIndex};
+use crate::geometry::{Geometry, MemberIndex, StripeGroup};
 use crate::state::cause::Failure;
 use crate::state::errors::Failed;
 use crate::state::findings::{Fault, Finding, ScrubMode, ScrubReport};
@@ -60,7 +60,7 @@ pub(crate) fn sums_of(bytes: &[u8]) -> Sums {
 /// A member that could not take its checksums.
 pub(crate) type Unsaved = (MemberIndex, DriveId, Failure);
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// The place of the checksums for an offset in a drive's data region: their block, and the
     /// index of the first one in it.
     #[inline]
@@ -116,7 +116,7 @@ impl<E: Env> Inner<E> {
         })
     }
 
-    /// Like [`Inner::is_genuine`], with checksums in memory. `None` if they are not there.
+    /// Like [`ArrayShard::is_genuine`], with checksums in memory. `None` if they are not there.
     #[inline]
     pub fn is_genuine_now(&self, id: DriveId, offset: u64, bytes: &[u8]) -> Option<bool> {
         let Some(checksums) = &self.shared.checksums else { return Some(true) };
@@ -217,14 +217,19 @@ impl<E: Env> Inner<E> {
 
     /// For the first stripe group of a scrub that a block of checksums covers: compares that block,
     /// on each member, with the one in memory. A later load would trust the block on the member.
-    pub async fn check_saved_sums(self: &Rc<Self>, unit: UnitIndex, mode: ScrubMode, report: &mut ScrubReport) {
+    pub async fn check_saved_sums(
+        self: &Rc<Self>,
+        stripe_group: StripeGroup,
+        mode: ScrubMode,
+        report: &mut ScrubReport,
+    ) {
         let (shared, geometry) = (&self.shared, &self.shared.geometry);
         let Some(checksums) = &shared.checksums else { return };
-        let set = geometry.set(unit);
+        let set = geometry.set(stripe_group);
         let covered = SUMS_PER_BLOCK * BLOCK as u64;
-        let block = sum_place(&shared.layout, geometry.member_offset(unit, 0)).0;
-        let first = UnitIndex(block * covered / geometry.unit * geometry.sets + set);
-        if self.next_unit(first, Some(set)) != Some(unit) {
+        let block = sum_place(&shared.layout, geometry.drive_offset(stripe_group, 0)).0;
+        let first = StripeGroup(block * covered / geometry.stripe_group_bytes * geometry.sets + set);
+        if self.next_stripe_group(first, Some(set)) != Some(stripe_group) {
             return;
         }
         let members =
@@ -242,7 +247,7 @@ impl<E: Env> Inner<E> {
             // Marked as changed, it is written again.
             let repaired = mode == ScrubMode::Repair && checksums.table.save_again(key);
             report.findings.push(Finding {
-                offset: geometry.offset(unit, 0, 0),
+                offset: geometry.offset(stripe_group, 0, 0),
                 member: Some(member),
                 member_offset: sum_block_offset(&checksums.region, block),
                 fault,
@@ -259,7 +264,7 @@ impl<E: Env> Inner<E> {
         self.save_ways(checksums, left, wanted).await
     }
 
-    /// Like [`Inner::save_sums`], for these ways of the table.
+    /// Like [`ArrayShard::save_sums`], for these ways of the table.
     async fn save_ways(
         &self,
         checksums: &Checksums,
@@ -321,7 +326,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Like [`Inner::save_sums`]. Members that did not take their checksums leave the group.
+    /// Like [`ArrayShard::save_sums`]. Members that did not take their checksums leave the group.
     ///
     /// # Errors
     /// [`BlockError`] if the group cannot do without one of them.
@@ -330,16 +335,17 @@ impl<E: Env> Inner<E> {
         self.fail_unsaved(unsaved).await
     }
 
-    /// Like [`Inner::save_sums_or_fail`], for columns of a stripe group on some members.
+    /// Like [`ArrayShard::save_sums_or_fail`], for member offsets of a stripe group on some
+    /// members.
     pub async fn save_sums_of(
         self: &Rc<Self>,
-        unit: UnitIndex,
-        columns: Range,
+        stripe_group: StripeGroup,
+        offsets: Range,
         members: &[MemberIndex],
     ) -> Result<(), BlockError> {
         let Some(checksums) = &self.shared.checksums else { return Ok(()) };
-        let block = |x| sum_place(&self.shared.layout, self.shared.geometry.member_offset(unit, x)).0;
-        let blocks = block(columns.start)..=block(columns.end - 1);
+        let block = |offset| sum_place(&self.shared.layout, self.shared.geometry.drive_offset(stripe_group, offset)).0;
+        let blocks = block(offsets.start)..=block(offsets.end - 1);
         let of_member = |&member: &MemberIndex| {
             let drive = self.shared.slot(member).drive;
             blocks.clone().flat_map(move |block| checksums.table.ways_of(SumKey { drive, block }))
@@ -437,11 +443,11 @@ async fn compute_sums<E: Env>(
     let end = (start + SUMS_PER_BLOCK * BLOCK as u64).min(layout.data.end());
     let set = u64::from(member.0) / geometry.strips() as u64;
     let mut sums = vec![0; BLOCK];
-    let step = READ_BYTES.min(geometry.zone);
+    let step = READ_BYTES.min(geometry.chunk_bytes);
     for at in (start..end).step_by(step as usize) {
         let from_start = at - layout.data.offset;
-        let unit = UnitIndex(from_start / geometry.unit * geometry.sets + set);
-        if !map.get(geometry.zone_index(unit, from_start % geometry.unit)) {
+        let stripe_group = StripeGroup(from_start / geometry.stripe_group_bytes * geometry.sets + set);
+        if !map.get(geometry.chunk_index(stripe_group, from_start % geometry.stripe_group_bytes)) {
             continue;
         }
         let len = step.min(end - at) as usize;

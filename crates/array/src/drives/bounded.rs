@@ -2,7 +2,7 @@
 //!
 //! Once an operation has had no answer for [`TIME_LIMIT`] the drive is *silent*, and gets no
 //! further operation. Earlier operations may still reach it, so the caller has to leave it out. A
-//! group that runs has [`crate::drives::watch`] for this, without a timer for each operation.
+//! group that runs has [`crate::drives::in_flight`] for this, without a timer for each operation.
 
 use std::cell::Cell;
 use std::future::Future;

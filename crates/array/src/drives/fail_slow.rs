@@ -2,14 +2,14 @@
 //! all.
 //!
 //! Shards tell the leader once a second of each member that they find slow
-//! ([`crate::drives::watch`]). After [`SECONDS_REPORTED`] such seconds the member is reported.
+//! ([`crate::drives::in_flight`]). After [`SECONDS_REPORTED`] such seconds the member is reported.
 //! After [`SECONDS_RETIRED`] it is taken out of service, if that is enabled, a spare can take its
 //! place, and no other member of its set is lost. After a minute without a slow second the count
 //! starts again.
 //!
-//! A member that has lost an operation ([`crate::drives::watch`]) is *given up* at once: all shards
-//! end the operations that wait for it. So nothing waits for it again, not even the change of the
-//! superblocks. A member that the group cannot do without stays.
+//! A member that has lost an operation ([`crate::drives::in_flight`]) is *given up* at once: all
+//! shards end the operations that wait for it. So nothing waits for it again, not even the change
+//! of the superblocks. A member that the group cannot do without stays.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use drive::{Env, Nanos};
 use format::MemberState;
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::geometry::MemberIndex;
 use crate::state::cause::Cause;
 use crate::state::errors::Failed;
@@ -91,7 +91,7 @@ impl Shared {
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Counts a slow second of a member, as a shard reports it. Leader only.
     pub fn note_slow(self: &Rc<Self>, member: MemberIndex, drive: DriveId) {
         let slot = self.shared.slot(member);

@@ -9,35 +9,35 @@ use std::task::{Context, Poll};
 use drive::{BufMut, Drive, DriveError, DriveInfo, Segments};
 use pin_project_lite::pin_project;
 
+use crate::drives::in_flight::{InFlightRequest, InFlightTable, Kind, Notice};
 use crate::drives::latency::class_of;
 use crate::drives::outstanding::{Outstanding, Turn};
-use crate::drives::watch::{Flight, Kind, Notice, Watch};
 use crate::state::slot::DriveId;
 
 /// A drive of the group. An operation that has no answer within the group's time limit ends as
-/// [`DriveError::Gone`]. [`crate::drives::watch`] says which operations do. The drive keeps its
+/// [`DriveError::Gone`]. [`crate::drives::in_flight`] says which operations do. The drive keeps its
 /// buffers until it has finished with them.
 #[derive(Clone)]
 pub(crate) struct Handle<D> {
     drive: D,
     id: DriveId,
-    watch: Rc<Watch>,
+    in_flight: Rc<InFlightTable>,
     outstanding: Rc<Outstanding>,
 }
 
 impl<D: Drive> Handle<D> {
-    pub fn new(drive: D, id: DriveId, watch: Rc<Watch>) -> Self {
-        let outstanding = watch.outstanding(id);
-        Handle { drive, id, watch, outstanding }
+    pub fn new(drive: D, id: DriveId, in_flight: Rc<InFlightTable>) -> Self {
+        let outstanding = in_flight.outstanding(id);
+        Handle { drive, id, in_flight, outstanding }
     }
 
     pub fn id(&self) -> DriveId {
         self.id
     }
 
-    /// The drive itself, for a caller that keeps watch itself.
+    /// The drive itself, for a caller that does without the in-flight table.
     #[inline]
-    pub fn unwatched(&self) -> &D {
+    pub fn untracked(&self) -> &D {
         &self.drive
     }
 
@@ -64,23 +64,24 @@ impl<D: Drive> Handle<D> {
         self.outstanding.turn(bytes)
     }
 
-    fn run<F>(&self, kind: Kind, bytes: u64, operation: F) -> Watched<'_, F> {
-        Watched { operation, flight: self.watch.flight(self.id, kind), turn: self.outstanding.turn(bytes) }
+    fn run<F>(&self, kind: Kind, bytes: u64, operation: F) -> Tracked<'_, F> {
+        Tracked { operation, request: self.in_flight.request(self.id, kind), turn: self.outstanding.turn(bytes) }
     }
 }
 
 pin_project! {
-    /// An operation under watch. No `async` block: that would have room for the operation twice, as
-    /// it was given and where it is polled, and this is a part of every read and write.
-    struct Watched<'a, F> {
+    /// An operation in the in-flight table. No `async` block: that would have room for the
+    /// operation twice, as it was given and where it is polled, and this is a part of every read
+    /// and write.
+    struct Tracked<'a, F> {
         #[pin]
         operation: F,
-        flight: Flight<'a>,
+        request: InFlightRequest<'a>,
         turn: Turn,
     }
 }
 
-impl<T, F: Future<Output = Result<T, DriveError>>> Future for Watched<'_, F> {
+impl<T, F: Future<Output = Result<T, DriveError>>> Future for Tracked<'_, F> {
     type Output = Result<T, DriveError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -90,13 +91,13 @@ impl<T, F: Future<Output = Result<T, DriveError>>> Future for Watched<'_, F> {
         }
         match this.operation.poll(context) {
             Poll::Ready(result) => {
-                this.flight.landed();
+                this.request.landed();
                 this.turn.answered();
                 Poll::Ready(result)
             }
             Poll::Pending => {
                 this.turn.asked();
-                match this.flight.look(context) {
+                match this.request.look(context) {
                     Notice::Expired => Poll::Ready(Err(DriveError::Gone)),
                     Notice::Late | Notice::None => Poll::Pending,
                 }

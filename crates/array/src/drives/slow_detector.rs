@@ -14,8 +14,8 @@
 use drive::Nanos;
 use format::MemberState;
 
+use crate::drives::in_flight::{InFlightTable, Kind};
 use crate::drives::latency::CLASSES;
-use crate::drives::watch::{Kind, Watch};
 use crate::geometry::MemberIndex;
 use crate::state::slot::{DriveId, Slot};
 
@@ -140,13 +140,13 @@ impl SlowDetector {
     }
 
     /// Whether to tell the leader that the drive is slow.
-    fn is_news(&mut self, now: Nanos) -> bool {
+    fn is_new_state(&mut self, now: Nanos) -> bool {
         let last = self.noticed.max(self.slow_since);
-        let is_news = self.wanted && now.saturating_sub(last) >= NOTICE_EVERY;
-        if is_news {
+        let is_new_state = self.wanted && now.saturating_sub(last) >= NOTICE_EVERY;
+        if is_new_state {
             (self.noticed, self.wanted) = (now, false);
         }
-        is_news
+        is_new_state
     }
 }
 
@@ -169,7 +169,7 @@ impl SlowDetectors {
     }
 }
 
-impl Watch {
+impl InFlightTable {
     /// Whether reads avoid this drive.
     #[inline]
     pub fn avoids(&self, drive: DriveId) -> bool {
@@ -253,14 +253,14 @@ impl Watch {
             }
             if set != u64::from(member.0) / shared.geometry.strips() as u64 {
                 set = u64::from(member.0) / shared.geometry.strips() as u64;
-                redundant = shared.geometry.syndromes.saturating_sub(shared.lost_in_set(set));
+                redundant = shared.geometry.parity_count.saturating_sub(shared.lost_in_set(set));
             }
             if may_avoid && redundant > 0 {
                 redundant -= 1;
                 detector.avoided = true;
                 any_avoided = true;
             }
-            if detector.is_news(now) {
+            if detector.is_new_state(now) {
                 notices.push((member, slot.drive));
             }
         }

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use drive::Env;
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
+use crate::drives::in_flight::{MEASURE_EVERY, Pace, REST_TICK, SAMPLES, TICK};
 use crate::drives::outstanding;
-use crate::drives::watch::{MEASURE_EVERY, Pace, REST_TICK, SAMPLES, TICK};
 use crate::state::message::Request;
 use crate::state::slot::DriveId;
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Looks at the table until the shard is gone or a later task has begun.
-    pub async fn keep_watch(inner: Weak<Self>, env: E, generation: u64) {
+    pub async fn check_in_flight(inner: Weak<Self>, env: E, generation: u64) {
         let mut pause = TICK;
         loop {
             env.sleep(pause).await;
@@ -28,37 +28,37 @@ impl<E: Env> Inner<E> {
 
     /// Checks everything in flight, and returns the time until the next check.
     fn tick(self: &Rc<Self>, generation: u64) -> Option<Duration> {
-        let watch = &self.watch;
-        if watch.generation.get() != generation {
+        let in_flight = &self.in_flight;
+        if in_flight.generation.get() != generation {
             return None;
         }
-        let entered = watch.entered.replace(false);
-        if !entered && watch.is_empty() {
-            watch.pace.set(Pace::Asleep);
+        let entered = in_flight.entered.replace(false);
+        if !entered && in_flight.is_empty() {
+            in_flight.pace.set(Pace::Asleep);
             return None;
         }
         let now = self.env.now();
-        watch.looked.set(now);
-        watch.samples.set(SAMPLES);
+        in_flight.looked.set(now);
+        in_flight.samples.set(SAMPLES);
         let governed = self.shared.settings.get().client_p99.is_some();
-        watch.user_samples.set(if governed { SAMPLES } else { 0 });
-        watch.earn(self.counters().reads.get());
-        if now.saturating_sub(watch.measured.get()) >= MEASURE_EVERY {
-            watch.measured.set(now);
-            watch.measure();
+        in_flight.user_samples.set(if governed { SAMPLES } else { 0 });
+        in_flight.earn(self.counters().reads.get());
+        if now.saturating_sub(in_flight.measured.get()) >= MEASURE_EVERY {
+            in_flight.measured.set(now);
+            in_flight.measure();
         }
-        if now.saturating_sub(watch.bounded.get()) >= outstanding::MEASURE_EVERY {
-            watch.bound_outstanding(now);
+        if now.saturating_sub(in_flight.bounded.get()) >= outstanding::MEASURE_EVERY {
+            in_flight.bound_outstanding(now);
         }
-        let mut found = watch.look_over(now);
-        for (member, drive) in watch.judge(now) {
+        let mut found = in_flight.look_over(now);
+        for (member, drive) in in_flight.judge(now) {
             let inner = self.clone();
             self.env.spawn(async move {
                 // If the leader does not hear of it, the next notice repeats it.
                 let _ = inner.on_leader(Request::Slow(member, drive)).await;
             });
         }
-        self.counters().hedged.add(watch.hedge(&mut found));
+        self.counters().hedged.add(in_flight.hedge(&mut found));
         for drive in found.silent {
             self.ask_to_give_up(drive);
         }
@@ -66,7 +66,7 @@ impl<E: Env> Inner<E> {
         if entered || found.hurry {
             return Some(TICK);
         }
-        watch.pace.set(Pace::Resting);
+        in_flight.pace.set(Pace::Resting);
         Some(REST_TICK)
     }
 
@@ -75,8 +75,8 @@ impl<E: Env> Inner<E> {
         let inner = self.clone();
         self.env.spawn(async move {
             let given_up = inner.on_leader(Request::Silent(member, drive)).await;
-            if matches!(given_up, Ok(crate::state::message::Outcome::Accepted(false))) {
-                inner.watch.detector(drive, |detector| detector.needed = true);
+            if matches!(given_up, Ok(crate::state::message::Reply::Accepted(false))) {
+                inner.in_flight.detector(drive, |detector| detector.needed = true);
             }
         });
     }

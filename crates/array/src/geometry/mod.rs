@@ -9,9 +9,10 @@
 //!                      | chunk   | chunk   | ...                  a chunk has one bit in the map
 //! ```
 //!
-//! A *stripe group* (`unit`) is what one lock covers: one stripe, or as many stripes of a set as
-//! one allocation chunk (`zone`) spans. So it holds whole stripes and whole chunks. The *member
-//! offset* `x` (column) counts the bytes from the start of the stripe group on each member.
+//! A *stripe group* (`stripe_group`) is what one lock covers: one stripe, or as many stripes of a
+//! set as one allocation chunk (`chunk`) spans. So it holds whole stripes and whole chunks. The
+//! *member offset* `offset` (member offset) counts the bytes from the start of the stripe group on
+//! each member.
 
 pub(crate) mod ranges;
 
@@ -25,7 +26,7 @@ pub struct MemberIndex(pub u16);
 
 /// A stripe group: the stripes under one lock. The sets take turns: `band * sets + set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct UnitIndex(pub u64);
+pub struct StripeGroup(pub u64);
 
 /// A strip's place in its stripe: data strips are `0..k`, parity strips are `k..k + m`.
 pub type Role = usize;
@@ -41,13 +42,13 @@ pub(crate) fn roles(mut bits: u64) -> impl Iterator<Item = Role> {
 
 /// A run of group bytes within one strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct StripPlace {
     /// The stripe group.
-    pub unit: UnitIndex,
+    pub stripe_group: StripeGroup,
     /// The data strip.
     pub role: Role,
     /// The member offset in the stripe group.
-    pub x: u64,
+    pub offset: u64,
     /// Bytes from here to the end of the strip.
     pub left: u64,
 }
@@ -58,28 +59,28 @@ pub struct Geometry {
     /// Data strips of a stripe, `k`. 1 for mirrors.
     pub data: usize,
     /// Parity strips of a stripe, `m`. For mirrors the number of copies less one.
-    pub syndromes: usize,
+    pub parity_count: usize,
     /// Sets of members. A stripe lies in one of them.
     pub sets: u64,
     /// Bytes of a strip.
-    pub strip: u64,
+    pub strip_bytes: u64,
     /// Bytes of a stripe group on each member: those of a strip or of an allocation chunk, the
     /// larger.
-    pub unit: u64,
+    pub stripe_group_bytes: u64,
     /// Bytes of an allocation chunk on each member.
-    pub zone: u64,
+    pub chunk_bytes: u64,
     /// Smallest range a member reads or writes: the largest logical block size of the members, or a
     /// whole block if blocks have checksums.
-    pub sector: u64,
+    pub sector_bytes: u64,
     /// Where the data region starts on each member.
     pub data_start: u64,
     /// Stripe groups of one set.
     pub bands: u64,
     strip_shift: u32,
-    zone_shift: u32,
+    chunk_shift: u32,
     /// A stripe group has `1 << rows_shift` rows.
     rows_shift: u32,
-    stripe_data: u64,
+    stripe_data_bytes: u64,
     capacity: u64,
 }
 
@@ -87,35 +88,39 @@ impl Geometry {
     /// The arithmetic for a shape that lies on its members as `layout` says. `sector_bytes` is the
     /// largest logical block size among the members.
     pub fn new(shape: &Shape, layout: &Layout, sector_bytes: u32) -> Self {
-        let strip = u64::from(shape.strip_bytes);
-        let zone = u64::from(layout.zone_bytes);
-        let unit = strip.max(zone);
-        assert!(strip.is_power_of_two() && zone.is_power_of_two(), "sizes were checked when they were decoded");
-        let sector = if layout.checksums.is_some() { BLOCK as u64 } else { u64::from(sector_bytes) };
-        assert!(sector <= strip.min(zone), "a strip holds whole sectors");
+        let strip_bytes = u64::from(shape.strip_bytes);
+        let chunk_bytes = u64::from(layout.chunk_bytes);
+        let stripe_group_bytes = strip_bytes.max(chunk_bytes);
+        assert!(
+            strip_bytes.is_power_of_two() && chunk_bytes.is_power_of_two(),
+            "sizes were checked when they were decoded"
+        );
+        let sector_bytes = if layout.checksums.is_some() { BLOCK as u64 } else { u64::from(sector_bytes) };
+        assert!(sector_bytes <= strip_bytes.min(chunk_bytes), "a strip holds whole sectors");
         let data = shape.data_per_set();
-        let (sets, bands, stripe_data) = (u64::from(shape.sets), layout.data.len / unit, strip * data as u64);
+        let (sets, bands, stripe_data_bytes) =
+            (u64::from(shape.sets), layout.data.len / stripe_group_bytes, strip_bytes * data as u64);
         Geometry {
             data,
-            syndromes: shape.members_per_set() - data,
+            parity_count: shape.members_per_set() - data,
             sets,
-            strip,
-            unit,
-            zone,
-            sector,
+            strip_bytes,
+            stripe_group_bytes,
+            chunk_bytes,
+            sector_bytes,
             data_start: layout.data.offset,
             bands,
-            strip_shift: strip.trailing_zeros(),
-            zone_shift: zone.trailing_zeros(),
-            rows_shift: (unit / strip).trailing_zeros(),
-            stripe_data,
-            capacity: bands * (unit / strip) * sets * stripe_data,
+            strip_shift: strip_bytes.trailing_zeros(),
+            chunk_shift: chunk_bytes.trailing_zeros(),
+            rows_shift: (stripe_group_bytes / strip_bytes).trailing_zeros(),
+            stripe_data_bytes,
+            capacity: bands * (stripe_group_bytes / strip_bytes) * sets * stripe_data_bytes,
         }
     }
 
     /// Strips of a stripe, `n = k + m`: members of one set.
     pub fn strips(&self) -> usize {
-        self.data + self.syndromes
+        self.data + self.parity_count
     }
 
     /// The data strips of a row, a bit each.
@@ -134,18 +139,18 @@ impl Geometry {
     }
 
     /// User bytes of one stripe.
-    pub fn stripe_data(&self) -> u64 {
-        self.stripe_data
+    pub fn stripe_data_bytes(&self) -> u64 {
+        self.stripe_data_bytes
     }
 
     /// Stripe groups of the drive group.
-    pub fn unit_count(&self) -> u64 {
+    pub fn stripe_group_count(&self) -> u64 {
         self.bands * self.sets
     }
 
     /// Allocation chunks of the drive group.
-    pub fn zone_count(&self) -> u64 {
-        self.unit_count() * self.zones_per_unit()
+    pub fn chunk_count(&self) -> u64 {
+        self.stripe_group_count() * self.chunks_per_stripe_group()
     }
 
     /// Rows (stripes) of a stripe group.
@@ -154,118 +159,121 @@ impl Geometry {
     }
 
     /// Allocation chunks of a stripe group.
-    pub fn zones_per_unit(&self) -> u64 {
-        self.unit >> self.zone_shift
+    pub fn chunks_per_stripe_group(&self) -> u64 {
+        self.stripe_group_bytes >> self.chunk_shift
     }
 
     /// The place of a group byte.
     #[inline]
-    pub fn place(&self, offset: u64) -> Place {
-        let stripe = offset / self.stripe_data;
-        let within = offset - stripe * self.stripe_data;
+    pub fn place(&self, offset: u64) -> StripPlace {
+        let stripe = offset / self.stripe_data_bytes;
+        let within = offset - stripe * self.stripe_data_bytes;
         let role = (within >> self.strip_shift) as usize;
-        let column = within & (self.strip - 1);
+        let in_strip = within & (self.strip_bytes - 1);
         let (row, set) = if self.sets == 1 { (stripe, 0) } else { (stripe / self.sets, stripe % self.sets) };
-        let (band, row_in_unit) = (row >> self.rows_shift, row & (self.rows() - 1));
-        Place {
-            unit: UnitIndex(band * self.sets + set),
+        let (band, row_in_stripe_group) = (row >> self.rows_shift, row & (self.rows() - 1));
+        StripPlace {
+            stripe_group: StripeGroup(band * self.sets + set),
             role,
-            x: (row_in_unit << self.strip_shift) + column,
-            left: self.strip - column,
+            offset: (row_in_stripe_group << self.strip_shift) + in_strip,
+            left: self.strip_bytes - in_strip,
         }
     }
 
     /// The group byte at a member offset of a data strip: the inverse of [`Geometry::place`].
-    pub fn offset(&self, unit: UnitIndex, role: Role, x: u64) -> u64 {
+    pub fn offset(&self, stripe_group: StripeGroup, role: Role, offset: u64) -> u64 {
         assert!(role < self.data, "only data strips have group bytes");
-        let (band, set) = (unit.0 / self.sets, unit.0 % self.sets);
-        let row = (band << self.rows_shift) + (x >> self.strip_shift);
-        (row * self.sets + set) * self.stripe_data + role as u64 * self.strip + x % self.strip
+        let (band, set) = (stripe_group.0 / self.sets, stripe_group.0 % self.sets);
+        let row = (band << self.rows_shift) + (offset >> self.strip_shift);
+        (row * self.sets + set) * self.stripe_data_bytes + role as u64 * self.strip_bytes + offset % self.strip_bytes
     }
 
     /// The set of a stripe group.
-    pub fn set(&self, unit: UnitIndex) -> u64 {
-        unit.0 % self.sets
+    pub fn set(&self, stripe_group: StripeGroup) -> u64 {
+        stripe_group.0 % self.sets
     }
 
-    /// The member that holds a strip, in the row of member offset `x`.
+    /// The member that holds a strip, in the row of member offset `offset`.
     ///
     /// Parity rotates as in Linux md's left-symmetric layout: P of row `r` is on member
     /// `n - 1 - r mod n` of the set. The other parity strips and then the data strips follow on the
     /// next members, with wraparound. Without parity nothing rotates.
     #[inline]
-    pub fn member(&self, unit: UnitIndex, x: u64, role: Role) -> MemberIndex {
+    pub fn member(&self, stripe_group: StripeGroup, offset: u64, role: Role) -> MemberIndex {
         let strips = self.strips() as u64;
-        let (band, set) = if self.sets == 1 { (unit.0, 0) } else { (unit.0 / self.sets, unit.0 % self.sets) };
-        let row = (band << self.rows_shift) + (x >> self.strip_shift);
-        let local = if self.syndromes == 0 {
+        let (band, set) =
+            if self.sets == 1 { (stripe_group.0, 0) } else { (stripe_group.0 / self.sets, stripe_group.0 % self.sets) };
+        let row = (band << self.rows_shift) + (offset >> self.strip_shift);
+        let local = if self.parity_count == 0 {
             role as u64
         } else {
             let parity = strips - 1 - row % strips;
-            let step = if role < self.data { self.syndromes + role } else { role - self.data } as u64;
+            let step = if role < self.data { self.parity_count + role } else { role - self.data } as u64;
             let local = parity + step;
             if local >= strips { local - strips } else { local }
         };
         MemberIndex((set * strips + local) as u16)
     }
 
-    /// The strip that a member holds in the row of member offset `x`, or `None` if the stripe group
-    /// lies in another set.
-    pub fn role(&self, unit: UnitIndex, x: u64, member: MemberIndex) -> Option<Role> {
-        (0..self.strips()).find(|&role| self.member(unit, x, role) == member)
+    /// The strip that a member holds in the row of member offset `offset`, or `None` if the stripe
+    /// group lies in another set.
+    pub fn role(&self, stripe_group: StripeGroup, offset: u64, member: MemberIndex) -> Option<Role> {
+        (0..self.strips()).find(|&role| self.member(stripe_group, offset, role) == member)
     }
 
-    /// The byte on each member at member offset `x` of a stripe group.
+    /// The byte on each member at member offset `offset` of a stripe group.
     #[inline]
-    pub fn member_offset(&self, unit: UnitIndex, x: u64) -> u64 {
-        let band = if self.sets == 1 { unit.0 } else { unit.0 / self.sets };
-        self.data_start + band * self.unit + x
+    pub fn drive_offset(&self, stripe_group: StripeGroup, offset: u64) -> u64 {
+        let band = if self.sets == 1 { stripe_group.0 } else { stripe_group.0 / self.sets };
+        self.data_start + band * self.stripe_group_bytes + offset
     }
 
-    /// The allocation chunk at member offset `x` of a stripe group.
+    /// The allocation chunk at member offset `offset` of a stripe group.
     #[inline]
-    pub fn zone_index(&self, unit: UnitIndex, x: u64) -> u64 {
-        if self.unit == self.zone {
-            return unit.0;
+    pub fn chunk_index(&self, stripe_group: StripeGroup, offset: u64) -> u64 {
+        if self.stripe_group_bytes == self.chunk_bytes {
+            return stripe_group.0;
         }
-        let (band, set) = if self.sets == 1 { (unit.0, 0) } else { (unit.0 / self.sets, unit.0 % self.sets) };
-        (band * self.zones_per_unit() + (x >> self.zone_shift)) * self.sets + set
+        let (band, set) =
+            if self.sets == 1 { (stripe_group.0, 0) } else { (stripe_group.0 / self.sets, stripe_group.0 % self.sets) };
+        (band * self.chunks_per_stripe_group() + (offset >> self.chunk_shift)) * self.sets + set
     }
 
-    /// The stripe group and the columns of a chunk: the inverse of [`Geometry::zone_index`].
-    pub fn zone_place(&self, index: u64) -> (UnitIndex, Range) {
+    /// The stripe group and the member offsets of a chunk: the inverse of
+    /// [`Geometry::chunk_index`].
+    pub fn chunk_place(&self, index: u64) -> (StripeGroup, Range) {
         let (row, set) = (index / self.sets, index % self.sets);
-        let (band, zone) = (row / self.zones_per_unit(), row % self.zones_per_unit());
-        (UnitIndex(band * self.sets + set), Range::new(zone * self.zone, (zone + 1) * self.zone))
+        let (band, chunk) = (row / self.chunks_per_stripe_group(), row % self.chunks_per_stripe_group());
+        (StripeGroup(band * self.sets + set), Range::new(chunk * self.chunk_bytes, (chunk + 1) * self.chunk_bytes))
     }
 
-    /// The columns of the allocation chunks of a stripe group, in order.
-    pub fn zones(&self) -> impl Iterator<Item = Range> + use<> {
-        let zone = self.zone;
-        (0..self.zones_per_unit()).map(move |index| Range::new(index * zone, (index + 1) * zone))
+    /// The member offsets of the allocation chunks of a stripe group, in order.
+    pub fn chunks(&self) -> impl Iterator<Item = Range> + use<> {
+        let chunk = self.chunk_bytes;
+        (0..self.chunks_per_stripe_group()).map(move |index| Range::new(index * chunk, (index + 1) * chunk))
     }
 
-    /// The columns of the row at member offset `x` of a stripe group.
-    pub fn row_of(&self, x: u64) -> Range {
-        let start = x - x % self.strip;
-        Range::new(start, start + self.strip)
+    /// The member offsets of the row at member offset `offset` of a stripe group.
+    pub fn row_of(&self, offset: u64) -> Range {
+        let start = offset - offset % self.strip_bytes;
+        Range::new(start, start + self.strip_bytes)
     }
 
-    /// The columns of the rows of a stripe group, in order.
+    /// The member offsets of the rows of a stripe group, in order.
     pub fn row_ranges(&self) -> impl Iterator<Item = Range> + use<> {
-        let strip = self.strip;
+        let strip = self.strip_bytes;
         (0..self.rows()).map(move |row| Range::new(row * strip, (row + 1) * strip))
     }
 
     /// The range with its ends moved outward to sectors.
     pub fn outward(&self, range: Range) -> Range {
-        Range::new(range.start & !(self.sector - 1), range.end.next_multiple_of(self.sector))
+        Range::new(range.start & !(self.sector_bytes - 1), range.end.next_multiple_of(self.sector_bytes))
     }
 
     /// The whole sectors within the range. Empty if there are none.
     pub fn inward(&self, range: Range) -> Range {
-        let start = range.start.next_multiple_of(self.sector);
-        Range::new(start, (range.end & !(self.sector - 1)).max(start))
+        let start = range.start.next_multiple_of(self.sector_bytes);
+        Range::new(start, (range.end & !(self.sector_bytes - 1)).max(start))
     }
 }
 

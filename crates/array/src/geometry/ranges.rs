@@ -1,13 +1,13 @@
-//! Sorted, disjoint ranges of columns.
+//! Sorted, disjoint ranges of member offsets.
 
 use smallvec::SmallVec;
 
-/// Columns `start..end`.
+/// Member offsets `start..end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// First column.
+    /// First member offset.
     pub start: u64,
-    /// One past the last column.
+    /// One past the last member offset.
     pub end: u64,
 }
 
@@ -25,23 +25,23 @@ impl Range {
         Range { start, end }
     }
 
-    /// Number of columns.
+    /// Number of member offsets.
     pub fn len(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether it has no columns.
+    /// Whether it has no member offsets.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// The common columns; empty if there are none.
+    /// The common member offsets; empty if there are none.
     pub fn intersect(&self, other: Range) -> Range {
         let start = self.start.max(other.start);
         Range::new(start, self.end.min(other.end).max(start))
     }
 
-    /// Whether all columns of `other` are in this range.
+    /// Whether all member offsets of `other` are in this range.
     pub fn contains(&self, other: Range) -> bool {
         self.start <= other.start && other.end <= self.end
     }
@@ -57,7 +57,7 @@ impl Range {
 pub struct Ranges(SmallVec<[Range; 4]>);
 
 impl Ranges {
-    /// No columns.
+    /// No member offsets.
     pub fn new() -> Self {
         Ranges::default()
     }
@@ -90,7 +90,7 @@ impl Ranges {
         self.0.iter().copied()
     }
 
-    /// Whether there are no columns.
+    /// Whether there are no member offsets.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -4,7 +4,7 @@
 use drive::{Buf, BufMut, Env, Segments};
 use smallvec::{SmallVec, smallvec};
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::geometry::Role;
 use crate::geometry::ranges::{Range, Ranges};
 use crate::io::overlay::{Content, Overlay};
@@ -16,35 +16,35 @@ type Strips<T> = SmallVec<[T; 12]>;
 
 type Reads = Vec<(Role, Range, BufMut)>;
 
-/// All parity of a column range, or its partial parity.
-pub(crate) type Syndromes = SmallVec<[BufMut; 4]>;
+/// All parity of an offset range, or its partial parity.
+pub(crate) type Parity = SmallVec<[BufMut; 4]>;
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// First write to an allocation chunk: all strips are written, with zeroes where there is no
     /// data.
-    pub fn compute_fresh(&self, overlay: &Overlay, columns: Range, view: &RowView<E::Drive>) -> Vec<StripWrite> {
+    pub fn compute_fresh(&self, overlay: &Overlay, offsets: Range, view: &RowView<E::Drive>) -> Vec<StripWrite> {
         let geometry = &self.shared.geometry;
         let mut content = Vec::with_capacity(geometry.data);
         let mut all_zero = true;
         for role in 0..geometry.data {
-            let mut runs = self.whole_sectors(overlay, role, columns);
-            all_zero &= overlay.is_zero(role, columns, true);
-            let touched = overlay.touched(role, columns, geometry);
-            let full = overlay.full(role, columns, geometry);
+            let mut runs = self.whole_sectors(overlay, role, offsets);
+            all_zero &= overlay.is_zero(role, offsets, true);
+            let touched = overlay.touched(role, offsets, geometry);
+            let full = overlay.full(role, offsets, geometry);
             for range in touched.iter().flat_map(|range| full.gaps(range).iter().collect::<Vec<_>>()) {
                 let mut edge = self.env.alloc(range.len() as usize);
                 edge.fill(0);
                 overlay.apply(role, range.start, &mut edge);
                 runs.push((range.start, edge.freeze()));
             }
-            for gap in touched.gaps(columns).iter() {
+            for gap in touched.gaps(offsets).iter() {
                 runs.push((gap.start, Buf::zeroes(gap.len() as usize)));
             }
             runs.sort_by_key(|(start, _)| *start);
             content.push(runs);
         }
         let mut everything = Ranges::new();
-        everything.add(columns);
+        everything.add(offsets);
         let mut writes = Vec::with_capacity(geometry.strips());
         for (role, runs) in content.iter().enumerate() {
             if view.0[role].drive.is_some() {
@@ -54,27 +54,27 @@ impl<E: Env> Inner<E> {
         let takes = |role: Role| view.0[role].drive.is_some();
         if all_zero {
             for role in (geometry.data..geometry.strips()).filter(|&role| takes(role)) {
-                let zeroes = Buf::zeroes(columns.len() as usize);
-                writes.push(StripWrite { role, x: columns.start, data: smallvec![zeroes] });
+                let zeroes = Buf::zeroes(offsets.len() as usize);
+                writes.push(StripWrite { role, offset: offsets.start, data: smallvec![zeroes] });
             }
         } else {
-            self.push_whole(&mut writes, &content, columns, takes);
+            self.push_whole(&mut writes, &content, offsets, takes);
         }
         writes
     }
 
-    /// Reconstruct-write: the data strips are known over all columns, from patches and reads.
-    /// Returns the writes of data strips, and the content from which [`Inner::push_whole`] computes
-    /// the parity.
+    /// Reconstruct-write: the data strips are known over all member offsets, from patches and
+    /// reads. Returns the writes of data strips, and the content from which
+    /// [`ArrayShard::push_whole`] computes the parity.
     pub fn compute_whole(
         &self,
         overlay: &Overlay,
-        columns: Range,
+        offsets: Range,
         view: &RowView<E::Drive>,
         touched: &[Ranges],
         reads: Reads,
     ) -> (Vec<StripWrite>, Vec<Runs>) {
-        let content = self.merge(overlay, columns, reads);
+        let content = self.merge(overlay, offsets, reads);
         let mut writes = Vec::with_capacity(view.0.len());
         for (role, runs) in content.iter().enumerate() {
             if view.0[role].strip != Strip::Lost {
@@ -89,12 +89,12 @@ impl<E: Env> Inner<E> {
     pub fn compute_plain(
         &self,
         overlay: &Overlay,
-        columns: Range,
+        offsets: Range,
         touched: &[Ranges],
         reads: Reads,
     ) -> Vec<StripWrite> {
         let mut writes = Vec::with_capacity(touched.len());
-        for (role, runs) in self.merge(overlay, columns, reads).iter().enumerate() {
+        for (role, runs) in self.merge(overlay, offsets, reads).iter().enumerate() {
             push_runs(&mut writes, role, runs, &touched[role]);
         }
         writes
@@ -102,23 +102,23 @@ impl<E: Env> Inner<E> {
 
     /// Read-modify-write: parity changes by the difference of old and new data. Returns the writes
     /// of data strips, and either the new parity or the partial parity, which
-    /// [`Inner::push_completed`] turns into the new parity.
+    /// [`ArrayShard::push_completed`] turns into the new parity.
     pub fn compute_modified(
         &self,
         overlay: &Overlay,
-        columns: Range,
+        offsets: Range,
         view: &RowView<E::Drive>,
         mut reads: Reads,
         wants_bases: bool,
-    ) -> (Vec<StripWrite>, Syndromes) {
+    ) -> (Vec<StripWrite>, Parity) {
         let geometry = &self.shared.geometry;
-        let mut syndromes = Syndromes::new();
+        let mut parity = Parity::new();
         for role in geometry.data..geometry.strips() {
             match reads.iter().position(|(read, ..)| *read == role) {
-                Some(index) => syndromes.push(reads.swap_remove(index).2),
+                Some(index) => parity.push(reads.swap_remove(index).2),
                 // This strip cannot be read, so it is not written either. The result in this buffer
                 // is dropped.
-                None => syndromes.push(self.env.alloc(columns.len() as usize)),
+                None => parity.push(self.env.alloc(offsets.len() as usize)),
             }
         }
         let mut writes = Vec::with_capacity(view.0.len());
@@ -134,7 +134,7 @@ impl<E: Env> Inner<E> {
             for (start, new) in &runs {
                 let part = Range::new(*start, *start + new.len() as u64);
                 let mut targets: Strips<&mut [u8]> =
-                    syndromes.iter_mut().map(|syndrome| &mut syndrome[part.relative(columns.start)]).collect();
+                    parity.iter_mut().map(|parity_strip| &mut parity_strip[part.relative(offsets.start)]).collect();
                 let old = &old[part.relative(range.start)];
                 match wants_bases {
                     true => self.shared.code.accumulate(role, old, &mut targets),
@@ -142,9 +142,9 @@ impl<E: Env> Inner<E> {
                 }
             }
             let data = runs.into_iter().map(|(_, buf)| buf).collect();
-            writes.push(StripWrite { role, x: range.start, data });
+            writes.push(StripWrite { role, offset: range.start, data });
         }
-        (writes, syndromes)
+        (writes, parity)
     }
 
     /// Restore: lost strips are computed from `k` good strips. Unreadable strips are written back
@@ -152,19 +152,19 @@ impl<E: Env> Inner<E> {
     pub fn compute_restored(
         &self,
         overlay: &Overlay,
-        columns: Range,
+        offsets: Range,
         view: &RowView<E::Drive>,
         touched: &[Ranges],
         reads: Reads,
     ) -> Vec<StripWrite> {
         let geometry = &self.shared.geometry;
-        let mut data = self.restore_data(columns, view, reads);
+        let mut data = self.restore_data(offsets, view, reads);
         for (role, strip) in data.iter_mut().enumerate() {
-            overlay.apply(role, columns.start, strip);
+            overlay.apply(role, offsets.start, strip);
         }
-        let content: Vec<Runs> = data.into_iter().map(|strip| smallvec![(columns.start, strip.freeze())]).collect();
+        let content: Vec<Runs> = data.into_iter().map(|strip| smallvec![(offsets.start, strip.freeze())]).collect();
         let mut everything = Ranges::new();
-        everything.add(columns);
+        everything.add(offsets);
         let mut writes = Vec::with_capacity(view.0.len());
         for role in 0..geometry.data {
             match view.0[role].strip {
@@ -173,16 +173,16 @@ impl<E: Env> Inner<E> {
                 Strip::Lost => {}
             }
         }
-        self.push_whole(&mut writes, &content, columns, |role| view.0[role].strip != Strip::Lost);
+        self.push_whole(&mut writes, &content, offsets, |role| view.0[role].strip != Strip::Lost);
         writes
     }
 
-    /// All data strips of a column range, from `k` good strips.
-    pub fn restore_data(&self, columns: Range, view: &RowView<E::Drive>, reads: Reads) -> Vec<BufMut> {
+    /// All data strips of an offset range, from `k` good strips.
+    pub fn restore_data(&self, offsets: Range, view: &RowView<E::Drive>, reads: Reads) -> Vec<BufMut> {
         let lost: Vec<Role> = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good).collect();
         let decoder = self.decoder(&lost);
         let sources: Vec<&[u8]> = decoder.sources().iter().map(|&role| strip_of(&reads, role)).collect();
-        let mut restored: Vec<BufMut> = lost.iter().map(|_| self.env.alloc(columns.len() as usize)).collect();
+        let mut restored: Vec<BufMut> = lost.iter().map(|_| self.env.alloc(offsets.len() as usize)).collect();
         decoder.reconstruct(&sources, &mut restored.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
         drop(sources);
         let mut data: Vec<Option<BufMut>> = (0..self.shared.geometry.data).map(|_| None).collect();
@@ -199,16 +199,18 @@ impl<E: Env> Inner<E> {
     pub fn decoder(&self, lost: &[Role]) -> std::rc::Rc<gf::Decoder> {
         let key = lost.iter().fold(0u64, |key, role| key | 1 << role);
         let make = || {
-            std::rc::Rc::new(self.shared.code.decoder(lost).expect("no more strips are lost than there are syndromes"))
+            std::rc::Rc::new(
+                self.shared.code.decoder(lost).expect("no more strips are lost than there are parity strips"),
+            )
         };
         self.decoders.borrow_mut().entry(key).or_insert_with(make).clone()
     }
 
     /// The sectors that patches cover completely, in order, in the buffers of the patches.
-    fn whole_sectors(&self, overlay: &Overlay, role: Role, columns: Range) -> Runs {
+    fn whole_sectors(&self, overlay: &Overlay, role: Role, offsets: Range) -> Runs {
         let geometry = &self.shared.geometry;
         let mut runs = Runs::new();
-        for range in overlay.full(role, columns, geometry).iter() {
+        for range in overlay.full(role, offsets, geometry).iter() {
             let first = runs.len();
             for patch in overlay.patches(role, range) {
                 let buf = match patch.content {
@@ -219,7 +221,7 @@ impl<E: Env> Inner<E> {
             }
             // A drive takes whole sectors from each buffer. So buffers that meet inside a sector
             // are copied into one.
-            let meets_inside = runs[first..].iter().any(|(start, _)| !start.is_multiple_of(geometry.sector));
+            let meets_inside = runs[first..].iter().any(|(start, _)| !start.is_multiple_of(geometry.sector_bytes));
             if meets_inside {
                 runs.truncate(first);
                 let mut buf = self.env.alloc(range.len() as usize);
@@ -232,9 +234,9 @@ impl<E: Env> Inner<E> {
 
     /// Patches and reads of every data strip as runs in order. Where patches cover a sector in
     /// part, they are laid over what was read there.
-    fn merge(&self, overlay: &Overlay, columns: Range, reads: Reads) -> Vec<Runs> {
+    fn merge(&self, overlay: &Overlay, offsets: Range, reads: Reads) -> Vec<Runs> {
         let data = self.shared.geometry.data;
-        let mut content: Vec<Runs> = (0..data).map(|role| self.whole_sectors(overlay, role, columns)).collect();
+        let mut content: Vec<Runs> = (0..data).map(|role| self.whole_sectors(overlay, role, offsets)).collect();
         for (role, range, mut buf) in reads {
             overlay.apply(role, range.start, &mut buf);
             content[role].push((range.start, buf.freeze()));
@@ -245,13 +247,13 @@ impl<E: Env> Inner<E> {
         content
     }
 
-    /// Computes the parity of data strips that are known over all columns, for the members that
-    /// take it.
+    /// Computes the parity of data strips that are known over all member offsets, for the members
+    /// that take it.
     pub fn push_whole(
         &self,
         writes: &mut Vec<StripWrite>,
         content: &[Runs],
-        columns: Range,
+        offsets: Range,
         takes: impl Fn(Role) -> bool,
     ) {
         let mut roles = self.shared.geometry.data..self.shared.geometry.strips();
@@ -259,12 +261,12 @@ impl<E: Env> Inner<E> {
             // The parity strips of a mirror are copies of its one data strip: the same memory goes
             // to every member.
             let mut everything = Ranges::new();
-            everything.add(columns);
+            everything.add(offsets);
             for role in roles.filter(|&role| takes(role)) {
                 push_runs(writes, role, &content[0], &everything);
             }
         } else if roles.any(&takes) {
-            self.push_syndromes(writes, self.encode(content, columns), columns, takes);
+            self.push_parity(writes, self.encode(content, offsets), offsets, takes);
         }
     }
 
@@ -275,20 +277,20 @@ impl<E: Env> Inner<E> {
         writes: &mut Vec<StripWrite>,
         role: Role,
         bases: Bases,
-        columns: Range,
+        offsets: Range,
         takes: impl Fn(Role) -> bool,
     ) {
-        let mut syndromes: Syndromes = bases.into_iter().map(|base| self.thaw(base)).collect();
+        let mut parity: Parity = bases.into_iter().map(|base| self.thaw(base)).collect();
         let new = writes.iter().find(|write| write.role == role).expect("the strip that changes is written");
         let mut start = 0;
         for new in &new.data {
             let part = start..start + new.len();
             let mut targets: Strips<&mut [u8]> =
-                syndromes.iter_mut().map(|syndrome| &mut syndrome[part.clone()]).collect();
+                parity.iter_mut().map(|parity_strip| &mut parity_strip[part.clone()]).collect();
             self.shared.code.accumulate(role, new, &mut targets);
             start = part.end;
         }
-        self.push_syndromes(writes, syndromes, columns, takes);
+        self.push_parity(writes, parity, offsets, takes);
     }
 
     /// Makes the bytes writable. Copies them if another owner still uses the buffer.
@@ -304,26 +306,26 @@ impl<E: Env> Inner<E> {
         })
     }
 
-    /// Adds writes of all parity strips of a column range, for the members that take them.
-    pub fn push_syndromes(
+    /// Adds writes of all parity strips of an offset range, for the members that take them.
+    pub fn push_parity(
         &self,
         writes: &mut Vec<StripWrite>,
-        syndromes: Syndromes,
-        columns: Range,
+        parity: Parity,
+        offsets: Range,
         takes: impl Fn(Role) -> bool,
     ) {
-        for (role, syndrome) in (self.shared.geometry.data..).zip(syndromes).filter(|(role, _)| takes(*role)) {
-            writes.push(StripWrite { role, x: columns.start, data: smallvec![syndrome.freeze()] });
+        for (role, parity_strip) in (self.shared.geometry.data..).zip(parity).filter(|(role, _)| takes(*role)) {
+            writes.push(StripWrite { role, offset: offsets.start, data: smallvec![parity_strip.freeze()] });
         }
     }
 
-    /// The parity of data strips that are known over all columns.
-    pub fn encode(&self, content: &[Runs], columns: Range) -> Syndromes {
-        let len = columns.len() as usize;
-        let mut syndromes: Syndromes = (0..self.shared.geometry.syndromes).map(|_| self.env.alloc(len)).collect();
+    /// The parity of data strips that are known over all member offsets.
+    pub fn encode(&self, content: &[Runs], offsets: Range) -> Parity {
+        let len = offsets.len() as usize;
+        let mut parity: Parity = (0..self.shared.geometry.parity_count).map(|_| self.env.alloc(len)).collect();
         let mut next: Strips<usize> = smallvec![0; content.len()];
-        let mut at = columns.start;
-        while at < columns.end {
+        let mut at = offsets.start;
+        while at < offsets.end {
             // Up to the first place where one of the strips continues in another buffer.
             let end_of = |role: usize| content[role][next[role]].0 + content[role][next[role]].1.len() as u64;
             let end = (0..content.len()).map(end_of).min().expect("a stripe has data strips");
@@ -332,9 +334,9 @@ impl<E: Env> Inner<E> {
                 &buf[Range::new(at, end).relative(*start)]
             };
             let data: Strips<&[u8]> = (0..content.len()).map(slice).collect();
-            let part = Range::new(at, end).relative(columns.start);
+            let part = Range::new(at, end).relative(offsets.start);
             let mut targets: Strips<&mut [u8]> =
-                syndromes.iter_mut().map(|syndrome| &mut syndrome[part.clone()]).collect();
+                parity.iter_mut().map(|parity_strip| &mut parity_strip[part.clone()]).collect();
             self.shared.code.encode(&data, &mut targets);
             for (next, runs) in next.iter_mut().zip(content) {
                 let (start, buf) = &runs[*next];
@@ -342,7 +344,7 @@ impl<E: Env> Inner<E> {
             }
             at = end;
         }
-        syndromes
+        parity
     }
 }
 
@@ -361,6 +363,6 @@ fn push_runs(writes: &mut Vec<StripWrite>, role: Role, runs: &[Run], ranges: &Ra
                 data.push(buf.slice(part.relative(*start)));
             }
         }
-        writes.push(StripWrite { role, x: range.start, data });
+        writes.push(StripWrite { role, offset: range.start, data });
     }
 }

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use drive::{BlockError, Drive, DriveError, Env, join_all};
 use smallvec::SmallVec;
 
-use crate::array::{Array, Inner};
+use crate::array::{Array, ArrayShard};
 use crate::drives::handle::Handle;
 use crate::geometry::ranges::Range;
-use crate::geometry::{MemberIndex, UnitIndex, roles};
+use crate::geometry::{MemberIndex, StripeGroup, roles};
 use crate::log::Log;
 use crate::state::cause::Failure;
 use crate::state::errors::Failed;
@@ -26,11 +26,11 @@ impl<E: Env> Array<E> {
             return Err(BlockError::Stopped);
         }
         let inner = self.0.clone();
-        self.0.to_the_end(async move { inner.flush().await }).await
+        self.0.run_detached(async move { inner.flush().await }).await
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Makes everything durable that completed before, and writes checkpoint records to the logs of
     /// all shards.
     pub async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
@@ -39,9 +39,9 @@ impl<E: Env> Inner<E> {
         }
         // Shards whose logs need a checkpoint record flush on their own: the shard that writes one
         // has to note its completed records before the flush.
-        let others = (0..self.shards).filter(|&shard| shard != self.shard && self.shared.is_unsealed(shard));
-        let sealed = join_all(others.map(|shard| self.on_shard(shard, Request::Seal))).await;
-        sealed.into_iter().try_for_each(|sealed| sealed.map(|_| ()))?;
+        let others = (0..self.shards).filter(|&shard| shard != self.shard && self.shared.is_uncovered(shard));
+        let checkpointed = join_all(others.map(|shard| self.on_shard(shard, Request::Checkpoint))).await;
+        checkpointed.into_iter().try_for_each(|checkpointed| checkpointed.map(|_| ()))?;
         let mark = self.log().map(|log| (log.flush_begins(), log));
         if self.shared.map.is_dirty() {
             self.on_leader(Request::Persist).await?;
@@ -50,7 +50,7 @@ impl<E: Env> Inner<E> {
         }
         if let Some((mark, log)) = mark {
             log.flush_ended(&mark);
-            self.seal(&log, &mark).await?;
+            self.write_checkpoint(&log, &mark).await?;
         }
         Ok(())
     }
@@ -58,17 +58,17 @@ impl<E: Env> Inner<E> {
     /// Flushes every member and replacement, their checksums included, and informs the logs of all
     /// shards. Members that cannot flush leave the group.
     pub async fn flush_members(self: &Rc<Self>) -> Result<(), BlockError> {
-        let settled: SmallVec<[u64; 16]> =
-            self.counters.iter().map(|shard| shard.settled.load(Ordering::Acquire)).collect();
-        let marks = self.shared.missed.flush_begins();
+        let completed: SmallVec<[u64; 16]> =
+            self.counters.iter().map(|shard| shard.completed.load(Ordering::Acquire)).collect();
+        let marks = self.shared.dirty.flush_begins();
         let result = self.save_and_flush_all().await;
         if result.is_ok() {
-            for (shard, settled) in self.counters.iter().zip(settled) {
-                shard.flushed.fetch_max(settled, Ordering::AcqRel);
+            for (shard, completed) in self.counters.iter().zip(completed) {
+                shard.flushed.fetch_max(completed, Ordering::AcqRel);
             }
         }
         if marks {
-            self.shared.missed.flush_ended(result.is_ok());
+            self.shared.dirty.flush_ended(result.is_ok());
         }
         result
     }
@@ -78,30 +78,30 @@ impl<E: Env> Inner<E> {
         self.flush_slots(self.shared.slots()).await
     }
 
-    /// Makes the writes to the stripe at these columns durable: its strips and parity, with their
-    /// checksums. A record whose partial parity comes from strips that it leaves as they are needs
-    /// them to be durable. Flushes all members instead, if that costs less by now
+    /// Makes the writes to the stripe at these member offsets durable: its strips and parity, with
+    /// their checksums. A record whose partial parity comes from strips that it leaves as they are
+    /// needs them to be durable. Flushes all members instead, if that costs less by now
     /// ([`Log::may_flush_row`]). Under the stripe group's lock.
     pub async fn flush_row_or_all(
         self: &Rc<Self>,
         log: &Log,
-        unit: UnitIndex,
-        columns: Range,
+        stripe_group: StripeGroup,
+        offsets: Range,
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
-        let row = geometry.row_of(columns.start);
-        let written = log.written_in(unit, row);
+        let row = geometry.row_of(offsets.start);
+        let written = log.written_in(stripe_group, row);
         let strips = written.iter().fold(0, |strips, written| strips | written.strips);
-        let member = |role| geometry.member(unit, row.start, role);
+        let member = |role| geometry.member(stripe_group, row.start, role);
         let members: SmallVec<[MemberIndex; 8]> =
             roles(strips).chain(geometry.data..geometry.strips()).map(member).collect();
         let (with_sums, unsaved) = self.shared.checksums.as_ref().map_or((1, 0), |sums| (2, sums.table.dirty_len()));
         if !log.may_flush_row(with_sums * members.len(), geometry.members() + unsaved) {
             return self.flush_for_log(log).await;
         }
-        self.save_sums_of(unit, row, &members).await?;
+        self.save_sums_of(stripe_group, row, &members).await?;
         self.flush_slots(members.iter().map(|&member| (member, self.shared.slot(member)))).await?;
-        log.became_durable(unit, &written);
+        log.became_durable(stripe_group, &written);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use format::BLOCK;
 
-use crate::geometry::UnitIndex;
+use crate::geometry::StripeGroup;
 use crate::geometry::ranges::Range;
 use crate::io::types::{Overwritten, StripWrite};
 use crate::log::Open;
@@ -13,18 +13,18 @@ use crate::util::semaphore::FairSemaphore;
 
 /// A component whose strips are old on some members and new on others.
 pub(crate) struct IncompleteWrite {
-    pub(crate) unit: UnitIndex,
-    pub(crate) columns: Range,
+    pub(crate) stripe_group: StripeGroup,
+    pub(crate) offsets: Range,
     pub(crate) writes: Vec<StripWrite>,
     pub(crate) record: RefCell<Option<(Open, Overwritten)>>,
 }
 
 impl IncompleteWrite {
-    /// Whether it shares a block, and so a checksum, with these columns.
-    fn meets(&self, unit: UnitIndex, columns: Range) -> bool {
+    /// Whether it shares a block, and so a checksum, with these member offsets.
+    fn meets(&self, stripe_group: StripeGroup, offsets: Range) -> bool {
         let block = BLOCK as u64;
         let blocks = |range: Range| Range::new(range.start / block, range.end.div_ceil(block));
-        self.unit == unit && !blocks(self.columns).intersect(blocks(columns)).is_empty()
+        self.stripe_group == stripe_group && !blocks(self.offsets).intersect(blocks(offsets)).is_empty()
     }
 }
 
@@ -54,10 +54,11 @@ impl IncompleteWrites {
         self.all.borrow().is_empty()
     }
 
-    /// Whether some lie in these columns. If so, nothing may be computed from the columns.
+    /// Whether some lie in these member offsets. If so, nothing may be computed from the member
+    /// offsets.
     #[inline]
-    pub fn are_in(&self, unit: UnitIndex, columns: Range) -> bool {
-        !self.is_empty() && self.all.borrow().iter().any(|incomplete| incomplete.meets(unit, columns))
+    pub fn are_in(&self, stripe_group: StripeGroup, offsets: Range) -> bool {
+        !self.is_empty() && self.all.borrow().iter().any(|incomplete| incomplete.meets(stripe_group, offsets))
     }
 
     /// Whether some hold records open.
@@ -73,7 +74,7 @@ impl IncompleteWrites {
         }
     }
 
-    pub(crate) fn of(&self, which: impl Fn(UnitIndex) -> bool) -> Vec<Rc<IncompleteWrite>> {
-        self.all.borrow().iter().filter(|incomplete| which(incomplete.unit)).cloned().collect()
+    pub(crate) fn of(&self, which: impl Fn(StripeGroup) -> bool) -> Vec<Rc<IncompleteWrite>> {
+        self.all.borrow().iter().filter(|incomplete| which(incomplete.stripe_group)).cloned().collect()
     }
 }

@@ -4,46 +4,46 @@ use std::rc::Rc;
 
 use drive::{BlockError, BufMut, Drive, DriveError, Env, Segments};
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::drives::handle::Handle;
-use crate::geometry::{MemberIndex, UnitIndex};
+use crate::geometry::{MemberIndex, StripeGroup};
 use crate::io::types::{ReadFailure, StripView};
 use crate::state::cause::{Cause, Failure, Flaw};
 use crate::state::errors::Failed;
-use crate::state::message::{Outcome, Request};
+use crate::state::message::{Reply, Request};
 use crate::state::slot::DriveId;
 
 /// Attempts at an operation before the member counts as faulty. A drive that reports an error has
 /// already retried internally for seconds. The second attempt is for errors of the path to it.
 const ATTEMPTS: usize = 2;
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Reads from a member whose strip is good in this view. Bytes that do not match their
     /// checksums count as unreadable.
     pub async fn read_member(
         self: &Rc<Self>,
         view: &StripView<E::Drive>,
-        unit: UnitIndex,
-        x: u64,
+        stripe_group: StripeGroup,
+        offset: u64,
         len: usize,
     ) -> Result<BufMut, ReadFailure> {
-        let offset = self.shared.geometry.member_offset(unit, x);
+        let drive_offset = self.shared.geometry.drive_offset(stripe_group, offset);
         let drive = view.drive.as_ref().expect("a good strip has a drive");
-        self.expect_sums(view.id, offset);
-        let mut last = Failure::read(offset, DriveError::Gone);
+        self.expect_sums(view.id, drive_offset);
+        let mut last = Failure::read(drive_offset, DriveError::Gone);
         for attempt in 1..=ATTEMPTS {
-            let read = match drive.read(offset, self.env.alloc(len)).await {
-                Ok(buf) => match self.is_genuine(view.id, offset, &buf).await {
+            let read = match drive.read(drive_offset, self.env.alloc(len)).await {
+                Ok(buf) => match self.is_genuine(view.id, drive_offset, &buf).await {
                     Ok(genuine) => Ok((buf, genuine)),
-                    Err(error) => Err(Failure::read(self.sums_offset(offset), error)),
+                    Err(error) => Err(Failure::read(self.sums_offset(drive_offset), error)),
                 },
-                Err(error) => Err(Failure::read(offset, error)),
+                Err(error) => Err(Failure::read(drive_offset, error)),
             };
             match read {
                 Ok((buf, true)) => return Ok(buf),
                 Ok((_, false)) => {
                     self.shared.count_damaged(view.member);
-                    self.tell_flaw(view, offset, len as u64, Flaw::Damaged);
+                    self.tell_flaw(view, drive_offset, len as u64, Flaw::Damaged);
                     return Err(ReadFailure::Unreadable);
                 }
                 Err(failure) => last = failure,
@@ -58,7 +58,7 @@ impl<E: Env> Inner<E> {
         if !is_medium && self.fail(view.member, view.id, Cause::of(last)).await {
             return Err(ReadFailure::Faulty);
         }
-        self.tell_flaw(view, offset, len as u64, Flaw::Unreadable(error));
+        self.tell_flaw(view, drive_offset, len as u64, Flaw::Unreadable(error));
         Err(ReadFailure::Unreadable)
     }
 
@@ -70,18 +70,18 @@ impl<E: Env> Inner<E> {
     pub fn write_member<'a>(
         self: &'a Rc<Self>,
         view: &'a StripView<E::Drive>,
-        unit: UnitIndex,
-        x: u64,
+        stripe_group: StripeGroup,
+        offset: u64,
         data: &'a Segments,
         fua: bool,
     ) -> impl Future<Output = Result<bool, BlockError>> + 'a {
-        let offset = self.shared.geometry.member_offset(unit, x);
+        let drive_offset = self.shared.geometry.drive_offset(stripe_group, offset);
         let drive = view.drive.as_ref().expect("a strip that is not lost has a drive");
-        self.write_strip(view.member, view.id, drive, offset, data, fua)
+        self.write_strip(view.member, view.id, drive, drive_offset, data, fua)
     }
 
-    /// Like [`Inner::write_member`], at an offset in the drive's data region, and on the member's
-    /// replacement too. Updates the checksums.
+    /// Like [`ArrayShard::write_member`], at an offset in the drive's data region, and on the
+    /// member's replacement too. Updates the checksums.
     pub async fn write_strip(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -98,7 +98,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Like [`Inner::write_strip`], but to this drive only.
+    /// Like [`ArrayShard::write_strip`], but to this drive only.
     pub async fn write_one(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -122,7 +122,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Like [`Inner::write_member`], at any offset of the drive.
+    /// Like [`ArrayShard::write_member`], at any offset of the drive.
     pub async fn write_drive(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -167,10 +167,10 @@ impl<E: Env> Inner<E> {
     /// Marks a member faulty, on all shards and in the superblocks. Returns false if the group
     /// cannot do without it. The member then stays, and operations on it fail one by one.
     pub async fn fail(self: &Rc<Self>, member: MemberIndex, drive: DriveId, cause: Cause) -> bool {
-        matches!(self.on_leader(Request::Fail(member, drive, cause)).await, Ok(Outcome::Accepted(true)))
+        matches!(self.on_leader(Request::Fail(member, drive, cause)).await, Ok(Reply::Accepted(true)))
     }
 
-    /// Like [`Inner::fail`], for an operation that cannot be skipped.
+    /// Like [`ArrayShard::fail`], for an operation that cannot be skipped.
     pub async fn fail_or_refuse(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -185,6 +185,6 @@ impl<E: Env> Inner<E> {
             return Err(BlockError::NoSpace);
         }
         let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
-        Err(BlockError::Lost { lost: self.shared.lost_in_set(set) + 1, survives: self.shared.geometry.syndromes })
+        Err(BlockError::Lost { lost: self.shared.lost_in_set(set) + 1, survives: self.shared.geometry.parity_count })
     }
 }

@@ -1,5 +1,5 @@
 //! The result of a batch of writes to a stripe group: for each data strip the newest bytes of every
-//! column that they touch.
+//! member offset that they touch.
 
 use drive::Buf;
 use smallvec::SmallVec;
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::geometry::ranges::{Range, Ranges};
 use crate::geometry::{Geometry, Role};
 
-/// New content of some columns.
+/// New content of some member offsets.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// These bytes.
@@ -19,10 +19,10 @@ pub enum Content {
     },
 }
 
-/// New content of a run of columns of one data strip.
+/// New content of a run of member offsets of one data strip.
 #[derive(Debug, Clone)]
 pub struct Patch {
-    /// The columns.
+    /// The member offsets.
     pub range: Range,
     /// The new content.
     pub content: Content,
@@ -31,7 +31,7 @@ pub struct Patch {
 /// The patches of a stripe group.
 #[derive(Debug, Default)]
 pub struct Overlay {
-    /// Sorted by data strip and columns, disjoint. A single allocation: most writes have few
+    /// Sorted by data strip and member offsets, disjoint. A single allocation: most writes have few
     /// patches, and all writes have at least one.
     patches: Vec<(Role, Patch)>,
 }
@@ -54,7 +54,7 @@ impl Overlay {
         self.patches.insert(at, (role, patch));
     }
 
-    /// Removes the patches of some columns of a strip.
+    /// Removes the patches of some member offsets of a strip.
     pub fn remove(&mut self, role: Role, range: Range) {
         let touched = self.touching(role, range);
         let parts = |(_, patch): &(Role, Patch)| {
@@ -71,7 +71,7 @@ impl Overlay {
         self.patches.is_empty()
     }
 
-    /// The indices of a strip's patches that touch some columns.
+    /// The indices of a strip's patches that touch some member offsets.
     fn touching(&self, role: Role, within: Range) -> std::ops::Range<usize> {
         if within.is_empty() {
             return 0..0;
@@ -82,25 +82,25 @@ impl Overlay {
         from..from + count.count()
     }
 
-    /// The patches of a strip that touch some columns, cut to them.
+    /// The patches of a strip that touch some member offsets, cut to them.
     pub fn patches(&self, role: Role, within: Range) -> impl Iterator<Item = Patch> + '_ {
         let touching = &self.patches[self.touching(role, within)];
         touching.iter().map(move |(_, patch)| patch.clip(patch.range.intersect(within)))
     }
 
-    /// Whether some columns of a strip are touched.
+    /// Whether some member offsets of a strip are touched.
     pub fn touches(&self, role: Role, within: Range) -> bool {
         !self.touching(role, within).is_empty()
     }
 
-    /// Whether all patches of some columns of a strip are zeroes. Unless `or_kept` is set, only
-    /// zeroes whose space may be freed count.
-    pub fn is_zero(&self, role: Role, within: Range, or_kept: bool) -> bool {
+    /// Whether all patches of some member offsets of a strip are zeroes. Unless `or_warm` is set,
+    /// only zeroes whose space may be freed count.
+    pub fn is_zero(&self, role: Role, within: Range, or_warm: bool) -> bool {
         let touching = &self.patches[self.touching(role, within)];
-        touching.iter().all(|(_, patch)| matches!(patch.content, Content::Zero { keep } if or_kept || !keep))
+        touching.iter().all(|(_, patch)| matches!(patch.content, Content::Zero { keep } if or_warm || !keep))
     }
 
-    /// The columns that a strip's patches cover.
+    /// The member offsets that a strip's patches cover.
     pub fn covered(&self, role: Role, within: Range) -> Ranges {
         let mut ranges = Ranges::new();
         for (_, patch) in &self.patches[self.touching(role, within)] {
@@ -127,7 +127,7 @@ impl Overlay {
         ranges
     }
 
-    /// Writes the patches over `old`, which holds the columns from `base` on.
+    /// Writes the patches over `old`, which holds the member offsets from `base` on.
     pub fn apply(&self, role: Role, base: u64, old: &mut [u8]) {
         let within = Range::new(base, base + old.len() as u64);
         for patch in self.patches(role, within) {

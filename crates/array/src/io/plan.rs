@@ -1,5 +1,5 @@
-//! The cheapest way to write a component: a run of columns of one stripe. Pure functions; the cost
-//! is counted in drive operations.
+//! The cheapest way to write a component: a run of member offsets of one stripe. Pure functions;
+//! the cost is counted in drive operations.
 //!
 //! | way | reads | right when |
 //! |---|---|---|
@@ -37,10 +37,10 @@ pub enum Way {
     /// From the whole stripe, restored from `k` readable strips first.
     Restore,
     /// There is no parity to compute. Only the sectors that are written in part are read.
-    NoSyndromes,
+    NoParity,
 }
 
-/// Columns of strips to read.
+/// Member offsets of strips to read.
 pub type StripReads = SmallVec<[(Role, Range); 8]>;
 
 /// The reads of a component, and the way to use them.
@@ -48,19 +48,19 @@ pub type StripReads = SmallVec<[(Role, Range); 8]>;
 pub struct Plan {
     /// The way.
     pub way: Way,
-    /// The columns to read, by strip.
+    /// The member offsets to read, by strip.
     pub reads: StripReads,
 }
 
 /// A component to write.
 #[derive(Debug)]
-pub struct Question<'a> {
+pub struct PlanInput<'a> {
     /// Number of data strips.
     pub data: usize,
     /// State of all strips, by role.
     pub strips: &'a [Strip],
-    /// The columns.
-    pub columns: Range,
+    /// The member offsets.
+    pub offsets: Range,
     /// The sectors that are touched, by data strip.
     pub touched: &'a [Ranges],
     /// The sectors that are covered entirely, by data strip.
@@ -68,11 +68,11 @@ pub struct Question<'a> {
 }
 
 /// Finds the cheapest way. If there is none, the error is the number of lost strips.
-pub fn choose(question: &Question<'_>) -> Result<Plan, usize> {
-    let Question { data, strips, columns, touched, full } = *question;
-    let syndromes = strips.len() - data;
+pub fn choose(input: &PlanInput<'_>) -> Result<Plan, usize> {
+    let PlanInput { data, strips, offsets, touched, full } = *input;
+    let parity = strips.len() - data;
     let lost = strips.iter().filter(|&&strip| strip != Strip::Good).count();
-    if lost > syndromes {
+    if lost > parity {
         return Err(lost);
     }
     if strips[data..].iter().all(|&strip| strip == Strip::Lost) {
@@ -80,29 +80,29 @@ pub fn choose(question: &Question<'_>) -> Result<Plan, usize> {
             let edges = touched[role].iter().flat_map(move |range| full[role].gaps(range).iter().collect::<Vec<_>>());
             edges.map(move |range| (role, range))
         });
-        return Ok(Plan { way: Way::NoSyndromes, reads: edges.collect() });
+        return Ok(Plan { way: Way::NoParity, reads: edges.collect() });
     }
     // An unreadable strip is healed in passing, which needs the whole stripe.
     let candidates = if strips.contains(&Strip::Unreadable) {
-        [None, None, restore(question)]
+        [None, None, restore(input)]
     } else {
-        match reconstruct_write(question) {
+        match reconstruct_write(input) {
             // Nothing is cheaper than a full stripe.
             Some(plan) if plan.reads.is_empty() => return Ok(plan),
-            whole => [whole, read_modify_write(question), restore(question)],
+            whole => [whole, read_modify_write(input), restore(input)],
         }
     };
     let cost = |plan: &Plan| (plan.reads.len(), plan.reads.iter().map(|(_, range)| range.len()).sum::<u64>());
     let best = candidates.into_iter().flatten().min_by_key(cost);
-    debug_assert!(best.is_some(), "{columns:?}: restoring works with up to m strips lost");
+    debug_assert!(best.is_some(), "{offsets:?}: restoring works with up to m strips lost");
     best.ok_or(lost)
 }
 
-fn reconstruct_write(question: &Question<'_>) -> Option<Plan> {
+fn reconstruct_write(input: &PlanInput<'_>) -> Option<Plan> {
     let mut reads = StripReads::new();
-    for role in 0..question.data {
-        let gaps = question.full[role].gaps(question.columns);
-        if question.strips[role] != Strip::Good && !gaps.is_empty() {
+    for role in 0..input.data {
+        let gaps = input.full[role].gaps(input.offsets);
+        if input.strips[role] != Strip::Good && !gaps.is_empty() {
             return None;
         }
         reads.extend(gaps.iter().map(|range| (role, range)));
@@ -110,26 +110,26 @@ fn reconstruct_write(question: &Question<'_>) -> Option<Plan> {
     Some(Plan { way: Way::ReconstructWrite, reads })
 }
 
-fn read_modify_write(question: &Question<'_>) -> Option<Plan> {
+fn read_modify_write(input: &PlanInput<'_>) -> Option<Plan> {
     let mut reads = StripReads::new();
-    for role in 0..question.data {
-        if question.strips[role] != Strip::Good && !question.touched[role].is_empty() {
+    for role in 0..input.data {
+        if input.strips[role] != Strip::Good && !input.touched[role].is_empty() {
             return None;
         }
-        reads.extend(question.touched[role].iter().map(|range| (role, range)));
+        reads.extend(input.touched[role].iter().map(|range| (role, range)));
     }
-    for role in question.data..question.strips.len() {
-        if question.strips[role] == Strip::Good {
-            reads.push((role, question.columns));
+    for role in input.data..input.strips.len() {
+        if input.strips[role] == Strip::Good {
+            reads.push((role, input.offsets));
         }
     }
     Some(Plan { way: Way::ReadModifyWrite, reads })
 }
 
-fn restore(question: &Question<'_>) -> Option<Plan> {
-    let good = (0..question.strips.len()).filter(|&role| question.strips[role] == Strip::Good);
-    let reads: StripReads = good.take(question.data).map(|role| (role, question.columns)).collect();
-    (reads.len() == question.data).then_some(Plan { way: Way::Restore, reads })
+fn restore(input: &PlanInput<'_>) -> Option<Plan> {
+    let good = (0..input.strips.len()).filter(|&role| input.strips[role] == Strip::Good);
+    let reads: StripReads = good.take(input.data).map(|role| (role, input.offsets)).collect();
+    (reads.len() == input.data).then_some(Plan { way: Way::Restore, reads })
 }
 
 #[cfg(test)]
@@ -138,12 +138,12 @@ mod tests {
 
     const BLOCK: u64 = 4096;
 
-    fn plan(data: usize, strips: &[Strip], columns: Range, writes: &[(Role, Range)]) -> Result<Plan, usize> {
+    fn plan(data: usize, strips: &[Strip], offsets: Range, writes: &[(Role, Range)]) -> Result<Plan, usize> {
         let mut touched = vec![Ranges::new(); data];
         for &(role, range) in writes {
             touched[role].add(range);
         }
-        choose(&Question { data, strips, columns, touched: &touched, full: &touched })
+        choose(&PlanInput { data, strips, offsets, touched: &touched, full: &touched })
     }
 
     fn block(index: u64) -> Range {
@@ -204,11 +204,11 @@ mod tests {
     }
 
     #[test]
-    fn without_syndromes_nothing_is_read() {
+    fn without_parity_nothing_is_read() {
         let mut strips = [Strip::Good; 4];
         strips[3] = Strip::Lost;
         let plan = plan(3, &strips, block(0), &[(1, block(0))]).expect("one lost");
-        assert_eq!(plan, Plan { way: Way::NoSyndromes, reads: StripReads::new() });
+        assert_eq!(plan, Plan { way: Way::NoParity, reads: StripReads::new() });
     }
 
     #[test]

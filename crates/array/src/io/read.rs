@@ -11,14 +11,14 @@ use drive::{BlockError, BufMut, Drive, DriveError, Env, Segments, View, join_all
 use format::MemberState;
 use smallvec::SmallVec;
 
-use crate::array::{Array, Inner};
+use crate::array::{Array, ArrayShard};
 use crate::geometry::ranges::{Range, Ranges};
-use crate::geometry::{Place, Role, UnitIndex};
+use crate::geometry::{Role, StripPlace, StripeGroup};
 use crate::io::hedge::{Direct, Spot};
 use crate::io::plan::Strip;
 use crate::io::types::ReadFailure;
 use crate::state::cause::Failure;
-use crate::state::message::{Op, Outcome};
+use crate::state::message::{Op, Reply};
 use crate::state::slot::DriveId;
 
 /// How a run of sectors within one strip can be read.
@@ -48,17 +48,17 @@ impl<E: Env> Array<E> {
         let _user = inner.enter_user();
         let place = geometry.place(offset);
         if len <= place.left {
-            if (place.x | len) & (geometry.sector - 1) == 0 {
+            if (place.offset | len) & (geometry.sector_bytes - 1) == 0 {
                 let mut buf = buf;
                 return match inner.read_now(&place, &mut buf) {
                     Some(Ok(())) => Ok(buf),
-                    Some(Err(role)) => Box::pin(inner.ask_owner(place.unit, role, place.x, buf)).await,
-                    None => inner.read_sectors(place.unit, place.role, place.x, buf).await,
+                    Some(Err(role)) => Box::pin(inner.ask_owner(place.stripe_group, role, place.offset, buf)).await,
+                    None => inner.read_sectors(place.stripe_group, place.role, place.offset, buf).await,
                 };
             }
             return Box::pin(inner.read_piece(place, buf)).await;
         }
-        let mut pieces = Vec::with_capacity((len / geometry.strip) as usize + 2);
+        let mut pieces = Vec::with_capacity((len / geometry.strip_bytes) as usize + 2);
         let mut rest = buf;
         let mut at = offset;
         while !rest.is_empty() {
@@ -114,19 +114,19 @@ impl<E: Env> Array<E> {
         &self,
         offset: u64,
         len: u64,
-        read: impl FnOnce(&Rc<Inner<E>>, &[(Place, usize)]) -> Option<T>,
+        read: impl FnOnce(&Rc<ArrayShard<E>>, &[(StripPlace, usize)]) -> Option<T>,
     ) -> Option<T> {
         let inner = &self.0;
         let geometry = &inner.shared.geometry;
         if self.check(offset, len).is_err() || inner.shared.lost.check_read(offset, len).is_err() {
             return None;
         }
-        let (mut parts, end) = (SmallVec::<[(Place, usize); 2]>::new(), offset + len);
+        let (mut parts, end) = (SmallVec::<[(StripPlace, usize); 2]>::new(), offset + len);
         let mut at = offset;
         while at < end {
             let place = geometry.place(at);
             let len = place.left.min(end - at);
-            if (place.x | len) & (geometry.sector - 1) != 0 {
+            if (place.offset | len) & (geometry.sector_bytes - 1) != 0 {
                 return None;
             }
             parts.push((place, len as usize));
@@ -143,7 +143,7 @@ impl<E: Env> Array<E> {
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Joins pieces in order to one buffer, without copying if they still are parts of one. A piece
     /// whose first read failed came back in memory of its own.
     fn put_together(&self, pieces: Vec<BufMut>, len: usize) -> BufMut {
@@ -171,16 +171,16 @@ impl<E: Env> Inner<E> {
     }
 
     /// Reads within one strip.
-    async fn read_piece(self: &Rc<Self>, place: Place, buf: BufMut) -> Result<BufMut, BlockError> {
+    async fn read_piece(self: &Rc<Self>, place: StripPlace, buf: BufMut) -> Result<BufMut, BlockError> {
         let geometry = &self.shared.geometry;
-        let range = Range::new(place.x, place.x + buf.len() as u64);
+        let range = Range::new(place.offset, place.offset + buf.len() as u64);
         let sectors = geometry.outward(range);
         if sectors == range {
-            return self.read_sectors(place.unit, place.role, place.x, buf).await;
+            return self.read_sectors(place.stripe_group, place.role, place.offset, buf).await;
         }
         let mut buf = buf;
         let around = self.env.alloc(sectors.len() as usize);
-        let around = self.read_sectors(place.unit, place.role, sectors.start, around).await?;
+        let around = self.read_sectors(place.stripe_group, place.role, sectors.start, around).await?;
         buf.copy_from_slice(&around[range.relative(sectors.start)]);
         Ok(buf)
     }
@@ -190,18 +190,18 @@ impl<E: Env> Inner<E> {
     /// error is the role of the strip whose drive failed to read, or gave data that is damaged or
     /// being overwritten.
     #[inline]
-    fn read_now(self: &Rc<Self>, place: &Place, buf: &mut [u8]) -> Option<Result<(), Role>> {
+    fn read_now(self: &Rc<Self>, place: &StripPlace, buf: &mut [u8]) -> Option<Result<(), Role>> {
         let shared = &self.shared;
         let cleared = shared.map.clear_count();
-        let range = Range::new(place.x, place.x + buf.len() as u64);
-        let Source::Drive(id, role) = self.source(place.unit, place.role, range) else { return None };
-        let offset = shared.geometry.member_offset(place.unit, place.x);
+        let range = Range::new(place.offset, place.offset + buf.len() as u64);
+        let Source::Drive(id, role) = self.source(place.stripe_group, place.role, range) else { return None };
+        let offset = shared.geometry.drive_offset(place.stripe_group, place.offset);
         if !self.has_sums(id, offset) || self.env.buggify("a read is not done at once") {
             return None;
         }
         let drives = self.drives.borrow();
         let drive = drives.get(usize::from(id.0))?.as_ref()?;
-        if drive.unwatched().read_now(offset, buf)?.is_err() {
+        if drive.untracked().read_now(offset, buf)?.is_err() {
             return Some(Err(role));
         }
         // As in `read_sectors`: a chunk that was freed meanwhile is checked again.
@@ -212,22 +212,22 @@ impl<E: Env> Inner<E> {
     /// Calls `look` with whole sectors of a strip in place. Sectors that are freed or written
     /// during the call may be seen in the old or the new state, as by a read that takes as long.
     #[inline]
-    fn view_part<T>(self: &Rc<Self>, (place, len): (Place, usize), look: impl FnOnce(View<'_>) -> T) -> Option<T> {
+    fn view_part<T>(self: &Rc<Self>, (place, len): (StripPlace, usize), look: impl FnOnce(View<'_>) -> T) -> Option<T> {
         let shared = &self.shared;
         if shared.checksums.is_some() || self.env.buggify("a read is not done at once") {
             return None;
         }
-        let range = Range::new(place.x, place.x + len as u64);
-        let Source::Drive(id, _) = self.source(place.unit, place.role, range) else { return None };
+        let range = Range::new(place.offset, place.offset + len as u64);
+        let Source::Drive(id, _) = self.source(place.stripe_group, place.role, range) else { return None };
         let drives = self.drives.borrow();
-        let drive = drives.get(usize::from(id.0))?.as_ref()?.unwatched();
-        drive.view_now(shared.geometry.member_offset(place.unit, place.x), len, look)
+        let drive = drives.get(usize::from(id.0))?.as_ref()?.untracked();
+        drive.view_now(shared.geometry.drive_offset(place.stripe_group, place.offset), len, look)
     }
 
     /// The same for several strips, appended to `seen`.
     fn view_parts<T>(
         self: &Rc<Self>,
-        parts: &[(Place, usize)],
+        parts: &[(StripPlace, usize)],
         seen: Vec<View<'_>>,
         look: &mut dyn FnMut(&[View<'_>]) -> T,
     ) -> Option<T> {
@@ -241,38 +241,39 @@ impl<E: Env> Inner<E> {
 
     async fn read_sectors(
         self: &Rc<Self>,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         mut role: Role,
-        x: u64,
+        offset: u64,
         mut buf: BufMut,
     ) -> Result<BufMut, BlockError> {
         let shared = &self.shared;
         let cleared = shared.map.clear_count();
-        match self.source(unit, role, Range::new(x, x + buf.len() as u64)) {
+        match self.source(stripe_group, role, Range::new(offset, offset + buf.len() as u64)) {
             Source::Hole => {
                 buf.fill(0);
                 return Ok(buf);
             }
             Source::Drive(..) if self.env.buggify("a healthy read asks the owner") => {}
             Source::Drive(id, source) => {
-                let drive = self.unwatched(id).expect("no drive leaves between the look and here");
-                let (len, offset) = (buf.len(), shared.geometry.member_offset(unit, x));
-                self.expect_sums(id, offset);
+                let drive = self.untracked(id).expect("no drive leaves between the look and here");
+                let (len, drive_offset) = (buf.len(), shared.geometry.drive_offset(stripe_group, offset));
+                self.expect_sums(id, drive_offset);
                 let turn = match self.must_wait(id, len) {
                     true => Box::pin(self.admitted(id, len)).await,
                     false => None,
                 };
-                let mut read = pin!(drive.read(offset, buf));
+                let mut read = pin!(drive.read(drive_offset, buf));
                 // The drive may have discarded a chunk that was freed meanwhile at any time: check
                 // again.
                 let is_current =
                     || shared.map.clear_count() == cleared && !self.env.buggify("a healthy read looks again");
                 let result = match poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await {
-                    // A read that is done at once needs no watch, and is not moved once more.
+                    // A read that is done at once needs no entry in the in-flight table, and is not
+                    // moved once more.
                     Poll::Ready(Ok(read)) if shared.checksums.is_none() && is_current() => return Ok(read),
                     Poll::Ready(result) => result,
                     Poll::Pending => {
-                        let spot = Spot { drive: id, unit, role: source, x };
+                        let spot = Spot { drive: id, stripe_group, role: source, offset };
                         match Box::pin(self.wait_direct(read, spot, len, turn)).await {
                             Direct::Answered(result) => result,
                             Direct::Restored(buf) => return Ok(buf),
@@ -283,7 +284,7 @@ impl<E: Env> Inner<E> {
                 match result {
                     Ok(read) => {
                         if shared.checksums.is_some() {
-                            genuine = self.is_genuine(id, offset, &read).await;
+                            genuine = self.is_genuine(id, drive_offset, &read).await;
                         }
                         if matches!(genuine, Ok(true)) && is_current() {
                             return Ok(read);
@@ -294,7 +295,7 @@ impl<E: Env> Inner<E> {
                         buf = self.env.alloc(len);
                         if let Some(member) = shared.member_of(id).filter(|_| !matches!(error, DriveError::Gone)) {
                             // The owner does.
-                            self.tell_retry(member, id, Failure::read(offset, error.clone()));
+                            self.tell_retry(member, id, Failure::read(drive_offset, error.clone()));
                         }
                         genuine = Err(error);
                     }
@@ -304,7 +305,7 @@ impl<E: Env> Inner<E> {
                 role = if matches!(genuine, Ok(true)) { role } else { source };
             }
             Source::Around(id, role) => {
-                let around = Box::pin(self.read_around(Spot { drive: id, unit, role, x }, buf.len()));
+                let around = Box::pin(self.read_around(Spot { drive: id, stripe_group, role, offset }, buf.len()));
                 if let Some(restored) = around.await {
                     return Ok(restored);
                 }
@@ -313,34 +314,34 @@ impl<E: Env> Inner<E> {
         }
         // Boxed like all rare paths here: each read moves a future as large as the largest of its
         // parts.
-        Box::pin(self.ask_owner(unit, role, x, buf)).await
+        Box::pin(self.ask_owner(stripe_group, role, offset, buf)).await
     }
 
     /// Lets the owner of the stripe group read whole sectors of a strip, under the lock.
     async fn ask_owner(
         self: &Rc<Self>,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         role: Role,
-        x: u64,
+        offset: u64,
         buf: BufMut,
     ) -> Result<BufMut, BlockError> {
-        match self.on_owner(unit, Op::Read { role, x, buf, without: false }).await? {
-            Outcome::Read(buf) => Ok(buf),
+        match self.on_owner(stripe_group, Op::Read { role, offset, buf, without: false }).await? {
+            Reply::Read(buf) => Ok(buf),
             other => unreachable!("a read is answered by {other:?}"),
         }
     }
 
     #[inline(always)]
-    fn source(self: &Rc<Self>, unit: UnitIndex, role: Role, range: Range) -> Source {
+    fn source(self: &Rc<Self>, stripe_group: StripeGroup, role: Role, range: Range) -> Source {
         let shared = &self.shared;
         let geometry = &shared.geometry;
-        let allocated = shared.map.get(geometry.zone_index(unit, range.start));
-        let mut x = (range.start | (geometry.zone - 1)) + 1;
-        while x < range.end {
-            if shared.map.get(geometry.zone_index(unit, x)) != allocated {
+        let allocated = shared.map.get(geometry.chunk_index(stripe_group, range.start));
+        let mut offset = (range.start | (geometry.chunk_bytes - 1)) + 1;
+        while offset < range.end {
+            if shared.map.get(geometry.chunk_index(stripe_group, offset)) != allocated {
                 return Source::Owner;
             }
-            x += geometry.zone;
+            offset += geometry.chunk_bytes;
         }
         if !allocated {
             return Source::Hole;
@@ -348,21 +349,26 @@ impl<E: Env> Inner<E> {
         // A mirror's copies serve in turn, by address, so that a stream stays with one drive for a
         // while. After a crash the copies may differ, and the resync takes the first as correct. So
         // all reads use the first until then.
-        let role = if geometry.data == 1 && geometry.syndromes > 0 && !shared.is_resync_due() {
-            let turn = (unit.0 * geometry.unit + range.start) / MIRROR_TURN_BYTES % geometry.strips() as u64;
-            if self.watch.avoids_any() { self.steer(unit, range.start, turn as usize) } else { turn as usize }
+        let role = if geometry.data == 1 && geometry.parity_count > 0 && !shared.is_resync_due() {
+            let turn = (stripe_group.0 * geometry.stripe_group_bytes + range.start) / MIRROR_TURN_BYTES
+                % geometry.strips() as u64;
+            if self.in_flight.avoids_any() {
+                self.steer(stripe_group, range.start, turn as usize)
+            } else {
+                turn as usize
+            }
         } else {
             role
         };
-        let member = geometry.member(unit, range.start, role);
+        let member = geometry.member(stripe_group, range.start, role);
         let slot = shared.slot(member);
         let readable = match slot.state {
             MemberState::InSync => true,
-            MemberState::Rebuilding => unit < shared.rebuilt(slot.drive),
+            MemberState::Rebuilding => stripe_group < shared.rebuilt(slot.drive),
             MemberState::Missing | MemberState::Faulty => false,
         };
         match self.drives.borrow().get(usize::from(slot.drive.0)) {
-            Some(Some(_)) if readable && self.watch.avoids(slot.drive) => Source::Around(slot.drive, role),
+            Some(Some(_)) if readable && self.in_flight.avoids(slot.drive) => Source::Around(slot.drive, role),
             Some(Some(_)) if readable => Source::Drive(slot.drive, role),
             _ => Source::Owner,
         }
@@ -372,30 +378,30 @@ impl<E: Env> Inner<E> {
     /// and writes them back if only the medium failed.
     pub async fn read_locked(
         self: &Rc<Self>,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         role: Role,
-        x: u64,
+        offset: u64,
         mut buf: BufMut,
     ) -> Result<BufMut, BlockError> {
-        let range = Range::new(x, x + buf.len() as u64);
-        let allocated = self.allocated(unit, range);
+        let range = Range::new(offset, offset + buf.len() as u64);
+        let allocated = self.allocated(stripe_group, range);
         for hole in allocated.gaps(range).iter() {
-            buf[hole.relative(x)].fill(0);
+            buf[hole.relative(offset)].fill(0);
         }
         for part in allocated.iter() {
-            let bytes = self.read_or_restore(unit, role, part).await?;
-            buf[part.relative(x)].copy_from_slice(&bytes);
+            let bytes = self.read_or_restore(stripe_group, role, part).await?;
+            buf[part.relative(offset)].copy_from_slice(&bytes);
         }
         Ok(buf)
     }
 
-    /// The columns of a range that lie in allocated chunks.
-    pub fn allocated(&self, unit: UnitIndex, range: Range) -> Ranges {
+    /// The member offsets of a range that lie in allocated chunks.
+    pub fn allocated(&self, stripe_group: StripeGroup, range: Range) -> Ranges {
         let geometry = &self.shared.geometry;
         let mut allocated = Ranges::new();
-        for zone in geometry.zones() {
-            if self.shared.map.get(geometry.zone_index(unit, zone.start)) {
-                allocated.add(zone.intersect(range));
+        for chunk in geometry.chunks() {
+            if self.shared.map.get(geometry.chunk_index(stripe_group, chunk.start)) {
+                allocated.add(chunk.intersect(range));
             }
         }
         allocated
@@ -403,16 +409,16 @@ impl<E: Env> Inner<E> {
 
     pub async fn read_or_restore(
         self: &Rc<Self>,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         role: Role,
-        columns: Range,
+        offsets: Range,
     ) -> Result<BufMut, BlockError> {
-        let survives = self.shared.geometry.syndromes;
+        let survives = self.shared.geometry.parity_count;
         let mut unreadable: Vec<Role> = Vec::new();
         loop {
-            let view = self.view(unit, columns.start, &unreadable);
+            let view = self.view(stripe_group, offsets.start, &unreadable);
             if view.0[role].strip == Strip::Good {
-                match self.read_member(&view.0[role], unit, columns.start, columns.len() as usize).await {
+                match self.read_member(&view.0[role], stripe_group, offsets.start, offsets.len() as usize).await {
                     Ok(buf) => return Ok(buf),
                     Err(ReadFailure::Unreadable) => unreadable.push(role),
                     Err(ReadFailure::Faulty) => {}
@@ -420,9 +426,10 @@ impl<E: Env> Inner<E> {
                 continue;
             }
             let mut mixture = Ok(());
-            if self.incomplete.are_in(unit, columns) {
-                // After the retry the columns that were overwritten in part can be read as well.
-                mixture = Box::pin(self.retry_writes(|other| other == unit)).await;
+            if self.incomplete.are_in(stripe_group, offsets) {
+                // After the retry the member offsets that were overwritten in part can be read as
+                // well.
+                mixture = Box::pin(self.retry_writes(|other| other == stripe_group)).await;
                 if mixture.is_ok() {
                     unreadable.clear();
                     continue;
@@ -431,11 +438,11 @@ impl<E: Env> Inner<E> {
             if mixture.is_err() || view.lost() > survives {
                 // Other strips may be unreadable, or part of an incomplete write, in other places.
                 let is_elsewhere = mixture.is_err() || !unreadable.is_empty();
-                if let Some(halves) = columns.halves().filter(|_| is_elsewhere) {
-                    let mut whole = self.env.alloc(columns.len() as usize);
+                if let Some(halves) = offsets.halves().filter(|_| is_elsewhere) {
+                    let mut whole = self.env.alloc(offsets.len() as usize);
                     for half in halves {
-                        let part = Box::pin(self.read_or_restore(unit, role, half)).await?;
-                        whole[half.relative(columns.start)].copy_from_slice(&part);
+                        let part = Box::pin(self.read_or_restore(stripe_group, role, half)).await?;
+                        whole[half.relative(offsets.start)].copy_from_slice(&part);
                     }
                     return Ok(whole);
                 }
@@ -443,21 +450,21 @@ impl<E: Env> Inner<E> {
             }
             let lost = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good);
             let decoder = self.decoder(&lost.collect::<Vec<_>>());
-            let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&source| (source, columns)).collect();
-            match self.read_strips(unit, &view, &reads).await {
+            let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&source| (source, offsets)).collect();
+            match self.read_strips(stripe_group, &view, &reads).await {
                 Ok(reads) => {
                     // The copies of a mirror are all the same.
                     let data_role = if self.shared.geometry.data == 1 { 0 } else { role };
-                    let restored = self.restore_data(columns, &view, reads).swap_remove(data_role);
+                    let restored = self.restore_data(offsets, &view, reads).swap_remove(data_role);
                     self.counters().reconstructed.count();
                     if view.0[role].strip != Strip::Unreadable {
                         return Ok(restored);
                     }
                     let restored = restored.freeze();
                     let data = Segments::from_iter([restored.clone()]);
-                    if self.write_member(&view.0[role], unit, columns.start, &data, false).await? {
+                    if self.write_member(&view.0[role], stripe_group, offsets.start, &data, false).await? {
                         self.counters().healed.count();
-                        self.tell_healed(&view.0[role], unit, columns.start, columns.len());
+                        self.tell_healed(&view.0[role], stripe_group, offsets.start, offsets.len());
                     }
                     let mut copy = self.env.alloc(restored.len());
                     copy.copy_from_slice(&restored);

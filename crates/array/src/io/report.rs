@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use drive::Env;
 
-use crate::array::Inner;
-use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::array::ArrayShard;
+use crate::geometry::{MemberIndex, Role, StripeGroup};
 use crate::io::plan::Strip;
 use crate::io::types::{RowView, StripView, StripWrite};
 use crate::state::cause::{Failure, Flaw};
@@ -13,7 +13,7 @@ use crate::state::event::Event;
 use crate::state::message::Request;
 use crate::state::slot::DriveId;
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Sends an event to the leader's listener, without waiting for it.
     #[cold]
     pub fn tell(self: &Rc<Self>, event: Event) {
@@ -39,17 +39,17 @@ impl<E: Env> Inner<E> {
 
     /// Reports that bytes of a member that could not be used were computed from the others and
     /// written back.
-    pub fn tell_healed(self: &Rc<Self>, strip: &StripView<E::Drive>, unit: UnitIndex, x: u64, len: u64) {
-        let offset = self.shared.geometry.member_offset(unit, x);
-        self.tell(Event::BytesHealed { member: strip.member, drive: strip.id, offset, len });
+    pub fn tell_healed(self: &Rc<Self>, strip: &StripView<E::Drive>, stripe_group: StripeGroup, offset: u64, len: u64) {
+        let drive_offset = self.shared.geometry.drive_offset(stripe_group, offset);
+        self.tell(Event::BytesHealed { member: strip.member, drive: strip.id, offset: drive_offset, len });
     }
 
-    /// As [`Inner::tell_healed`], for a write that found strips unreadable and wrote them as well,
-    /// except for those that `failed`.
+    /// As [`ArrayShard::tell_healed`], for a write that found strips unreadable and wrote them as
+    /// well, except for those that `failed`.
     #[cold]
     pub fn tell_healed_by(
         self: &Rc<Self>,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         view: &RowView<E::Drive>,
         writes: &[StripWrite],
         failed: &[Role],
@@ -57,7 +57,7 @@ impl<E: Env> Inner<E> {
         let is_healed =
             |write: &&StripWrite| view.0[write.role].strip == Strip::Unreadable && !failed.contains(&write.role);
         for write in writes.iter().filter(is_healed) {
-            self.tell_healed(&view.0[write.role], unit, write.x, write.range().len());
+            self.tell_healed(&view.0[write.role], stripe_group, write.offset, write.range().len());
         }
     }
 }

@@ -9,14 +9,14 @@ use crate::geometry::{MemberIndex, Role};
 use crate::io::overlay::Overlay;
 use crate::io::plan::Strip;
 use crate::log::Open;
-use crate::state::message::{Op, Outcome};
+use crate::state::message::{Op, Reply};
 use crate::state::slot::DriveId;
 
-pub(crate) type Waiter = Sender<Result<Outcome, BlockError>>;
+pub(crate) type Waiter = Sender<Result<Reply, BlockError>>;
 
 /// Work that waits for a stripe group.
 #[derive(Default)]
-pub(crate) struct UnitQueue {
+pub(crate) struct StripeGroupQueue {
     pub(crate) waiting: Vec<(Op, Waiter)>,
 }
 
@@ -45,15 +45,15 @@ impl<D> RowView<D> {
     }
 }
 
-/// Bytes for a strip, from a column on.
+/// Bytes for a strip, from a member offset on.
 #[derive(Clone)]
 pub(crate) struct StripWrite {
     pub role: Role,
-    pub x: u64,
+    pub offset: u64,
     pub data: Segments,
 }
 
-/// Bytes of a strip from a column on.
+/// Bytes of a strip from a member offset on.
 pub(crate) type Run = (u64, Buf);
 
 /// The runs of a strip, in order. Nearly always one.
@@ -76,10 +76,10 @@ pub(crate) type Bases = SmallVec<[Buf; 4]>;
 /// The changes of a component.
 pub(crate) struct Change<'a> {
     pub overlay: &'a Overlay,
-    pub columns: Range,
+    pub offsets: Range,
     pub writes: &'a [StripWrite],
     /// If `bases` is set, the parity is not among the writes: see
-    /// [`crate::array::Inner::changes_alone`].
+    /// [`crate::array::ArrayShard::changes_alone`].
     pub bases: &'a [Buf],
     pub fua: bool,
 }
@@ -95,8 +95,8 @@ pub(crate) enum Logged {
 }
 
 impl StripWrite {
-    /// The columns of this write.
+    /// The member offsets of this write.
     pub fn range(&self) -> Range {
-        Range::new(self.x, self.x + self.data.iter().map(|data| data.len() as u64).sum::<u64>())
+        Range::new(self.offset, self.offset + self.data.iter().map(|data| data.len() as u64).sum::<u64>())
     }
 }

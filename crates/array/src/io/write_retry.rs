@@ -7,13 +7,13 @@
 //! be computed from a mix of old and new strips.
 //!
 //! So the data of the write is kept in memory, and its record in the log stays open, until the
-//! write is repeated. That happens before anything is computed from other strips of these columns,
-//! before their allocation chunks are written, before the stripe group is rebuilt or scrubbed, and
-//! by itself after a while. While the retry fails, strips that can be read are read, and all else
-//! in these columns is an error.
+//! write is repeated. That happens before anything is computed from other strips of these member
+//! offsets, before their allocation chunks are written, before the stripe group is rebuilt or
+//! scrubbed, and by itself after a while. While the retry fails, strips that can be read are read,
+//! and all else in these member offsets is an error.
 //!
-//! The number of incomplete writes is bounded. With [`KEPT_MAX`] of them, sets that have some take
-//! no further writes. A group without parity computes nothing from other strips, but it has to
+//! The number of incomplete writes is bounded. With [`INCOMPLETE_MAX`] of them, sets that have some
+//! take no further writes. A group without parity computes nothing from other strips, but it has to
 //! compute checksums of blocks that were written in part. Beyond the bound it leaves those as they
 //! are.
 
@@ -24,14 +24,14 @@ use std::time::Duration;
 
 use drive::{BlockError, Env, join_all};
 
-use crate::array::Inner;
-use crate::geometry::UnitIndex;
+use crate::array::ArrayShard;
+use crate::geometry::StripeGroup;
 use crate::geometry::ranges::Range;
 use crate::io::incomplete::IncompleteWrite;
 use crate::io::plan::Strip;
 use crate::io::types::{Logged, StripWrite};
-use crate::state::kept::OPEN_MAX;
 use crate::state::message::{Op, Pieces};
+use crate::state::warm::OPEN_MAX;
 
 /// Pause before the first retry while no request needs the stripe groups. Each failure doubles it.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
@@ -41,24 +41,30 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 
 /// Most incomplete writes that each shard keeps with their records open: half of the records that
 /// may be open at the same time.
-const KEPT_MAX: usize = OPEN_MAX / 2;
+const INCOMPLETE_MAX: usize = OPEN_MAX / 2;
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Keeps the data of an incomplete write, to write it again.
-    pub fn keep_incomplete(self: &Rc<Self>, unit: UnitIndex, columns: Range, writes: Vec<StripWrite>, logged: Logged) {
-        let kept = self.incomplete.all.borrow().len();
-        let redundant = self.shared.geometry.syndromes > 0;
-        if !redundant && (self.shared.checksums.is_none() || kept >= KEPT_MAX) {
+    pub fn keep_incomplete(
+        self: &Rc<Self>,
+        stripe_group: StripeGroup,
+        offsets: Range,
+        writes: Vec<StripWrite>,
+        logged: Logged,
+    ) {
+        let count = self.incomplete.all.borrow().len();
+        let redundant = self.shared.geometry.parity_count > 0;
+        if !redundant && (self.shared.checksums.is_none() || count >= INCOMPLETE_MAX) {
             return;
         }
         let record = match logged {
             // Writes that were under way when the limit was reached. Other sets need the rest of
             // the capacity for open records.
-            Logged::Durable(..) if kept >= KEPT_MAX || !self.shared.questions.is_roomy() => None,
+            Logged::Durable(..) if count >= INCOMPLETE_MAX || !self.shared.indeterminate.is_roomy() => None,
             Logged::Durable(open, overwritten) => Some((open, overwritten)),
             Logged::Nothing | Logged::Again => None,
         };
-        let incomplete = IncompleteWrite { unit, columns, writes, record: RefCell::new(record) };
+        let incomplete = IncompleteWrite { stripe_group, offsets, writes, record: RefCell::new(record) };
         self.incomplete.all.borrow_mut().push(Rc::new(incomplete));
         if redundant {
             self.shared.incomplete.fetch_add(1, Ordering::SeqCst);
@@ -83,62 +89,63 @@ impl<E: Env> Inner<E> {
     ///
     /// # Errors
     /// [`BlockError`] as for a write, if the retry failed and `op` cannot do without it.
-    pub async fn retry_writes_before(self: &Rc<Self>, unit: UnitIndex, op: &Op) -> Result<(), BlockError> {
+    pub async fn retry_writes_before(self: &Rc<Self>, stripe_group: StripeGroup, op: &Op) -> Result<(), BlockError> {
         match op {
             // Reads check themselves whether they need a retry. A chunk that is trimmed was freed
             // by a write.
             Op::Read { .. } | Op::Trim { .. } | Op::Nothing => Ok(()),
-            Op::Rebuild { .. } | Op::Scrub { .. } => self.retry_writes(|other| other == unit).await,
+            Op::Rebuild { .. } | Op::Scrub { .. } => self.retry_writes(|other| other == stripe_group).await,
             Op::Write { pieces, .. } => {
-                if let Err(error) = self.retry_writes(|other| other == unit).await
-                    && self.are_incomplete_in_zones(unit, pieces)
+                if let Err(error) = self.retry_writes(|other| other == stripe_group).await
+                    && self.are_incomplete_in_chunks(stripe_group, pieces)
                 {
                     return Err(error);
                 }
                 let geometry = &self.shared.geometry;
-                let of_set = |other: UnitIndex| other.0 % geometry.sets == unit.0 % geometry.sets;
-                let is_full = geometry.syndromes > 0 && self.incomplete.all.borrow().len() >= KEPT_MAX;
+                let of_set = |other: StripeGroup| other.0 % geometry.sets == stripe_group.0 % geometry.sets;
+                let is_full = geometry.parity_count > 0 && self.incomplete.all.borrow().len() >= INCOMPLETE_MAX;
                 if is_full { self.retry_writes(of_set).await } else { Ok(()) }
             }
         }
     }
 
     /// Whether a write would touch allocation chunks that have incomplete writes.
-    fn are_incomplete_in_zones(&self, unit: UnitIndex, pieces: &Pieces) -> bool {
-        let zone = self.shared.geometry.zone;
-        let zones = |range: Range| Range::new(range.start / zone * zone, range.end.div_ceil(zone) * zone);
-        pieces.iter().any(|piece| self.incomplete.are_in(unit, zones(piece.range)))
+    fn are_incomplete_in_chunks(&self, stripe_group: StripeGroup, pieces: &Pieces) -> bool {
+        let chunk = self.shared.geometry.chunk_bytes;
+        let chunks = |range: Range| Range::new(range.start / chunk * chunk, range.end.div_ceil(chunk) * chunk);
+        pieces.iter().any(|piece| self.incomplete.are_in(stripe_group, chunks(piece.range)))
     }
 
     /// Repeats the incomplete writes of the stripe groups that `which` chooses, all together.
     ///
-    /// Nothing else is under way in these columns: operations that need them wait for this first.
+    /// Nothing else is under way in these member offsets: operations that need them wait for this
+    /// first.
     ///
     /// # Errors
     /// [`BlockError`] as for a write, of the first one that failed.
-    pub async fn retry_writes(self: &Rc<Self>, which: impl Fn(UnitIndex) -> bool) -> Result<(), BlockError> {
+    pub async fn retry_writes(self: &Rc<Self>, which: impl Fn(StripeGroup) -> bool) -> Result<(), BlockError> {
         if self.incomplete.is_empty() {
             return Ok(());
         }
         let _turn = self.incomplete.turn.enter().await;
         let again = self.incomplete.of(which).into_iter().map(|incomplete| async move {
-            self.shared.missed.note(incomplete.unit);
+            self.shared.dirty.note(incomplete.stripe_group);
             let result = self.write_again(&incomplete).await;
-            self.shared.missed.note(incomplete.unit);
+            self.shared.dirty.note(incomplete.stripe_group);
             result
         });
         join_all(again).await.into_iter().collect()
     }
 
     async fn write_again(self: &Rc<Self>, incomplete: &Rc<IncompleteWrite>) -> Result<(), BlockError> {
-        let view = self.view(incomplete.unit, incomplete.columns.start, &[]);
+        let view = self.view(incomplete.stripe_group, incomplete.offsets.start, &[]);
         // Members that have left meanwhile are skipped. The others are then as after a write
         // without them.
         let there = incomplete.writes.iter().filter(|write| view.0[write.role].strip != Strip::Lost);
         let there: Vec<StripWrite> = there.cloned().collect();
-        let failed = self.write_strips(incomplete.unit, &view, &there, false).await?;
+        let failed = self.write_strips(incomplete.stripe_group, &view, &there, false).await?;
         let is_lost = |role: &usize| view.0[*role].strip == Strip::Lost || failed.contains(role);
-        let (lost, survives) = ((0..view.0.len()).filter(is_lost).count(), self.shared.geometry.syndromes);
+        let (lost, survives) = ((0..view.0.len()).filter(is_lost).count(), self.shared.geometry.parity_count);
         if lost > survives {
             return Err(BlockError::Lost { lost, survives });
         }
@@ -150,7 +157,7 @@ impl<E: Env> Inner<E> {
             && self.has_lost_any(&overwritten)
         {
             drop(open);
-            self.flush_and_seal().await?;
+            self.flush_and_checkpoint().await?;
         }
         Ok(())
     }

@@ -65,16 +65,19 @@ impl<E: Env> Array<E> {
         if shared.incomplete.load(Ordering::SeqCst) > 0 || !shared.lost.is_empty() {
             return at;
         }
-        let unit = shared.geometry.place(at).unit;
-        at + self.hole_at(at, unit, end).min(end - at)
+        let stripe_group = shared.geometry.place(at).stripe_group;
+        at + self.hole_at(at, stripe_group, end).min(end - at)
     }
 
     /// The end of a step that begins at `at`. A chunk that is freed must not be cut in two, so its
     /// steps are whole bands.
     fn step_end(&self, at: u64, end: u64, keep: bool) -> u64 {
         let geometry = &self.0.shared.geometry;
-        let grain =
-            if keep { geometry.stripe_data() } else { geometry.stripe_data() * geometry.rows() * geometry.sets };
+        let grain = if keep {
+            geometry.stripe_data_bytes()
+        } else {
+            geometry.stripe_data_bytes() * geometry.rows() * geometry.sets
+        };
         let whole = (at + STEP_BYTES) / grain * grain;
         let step = if whole > at { whole } else { (at / grain + 1) * grain };
         step.min(end)

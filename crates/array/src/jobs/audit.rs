@@ -12,10 +12,10 @@ use std::rc::Rc;
 use drive::{BlockError, BufMut, Drive, DriveError, Env};
 use format::BLOCK;
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::checksums::verify::sums_of;
 use crate::geometry::ranges::Range;
-use crate::geometry::{Role, UnitIndex};
+use crate::geometry::{Role, StripeGroup};
 use crate::io::plan::Strip;
 use crate::io::types::{RowView, StripView};
 use crate::state::cause::{Cause, Failure, Flaw};
@@ -45,51 +45,51 @@ struct Strips {
     seen: Vec<Vec<Seen>>,
 }
 
-impl<E: Env> Inner<E> {
-    /// Compares a column range of a stripe with its checksums, and the strips with each other.
+impl<E: Env> ArrayShard<E> {
+    /// Compares an offset range of a stripe with its checksums, and the strips with each other.
     /// Under the stripe group's lock.
     pub async fn audit(
         self: &Rc<Self>,
-        unit: UnitIndex,
-        columns: Range,
+        stripe_group: StripeGroup,
+        offsets: Range,
         mode: ScrubMode,
         report: &mut ScrubReport,
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
-        let (view, strips) = self.look_at(unit, columns).await;
+        let (view, strips) = self.look_at(stripe_group, offsets).await;
         let all_good = strips.seen.iter().flatten().all(|seen| *seen == Seen::Good);
-        report.bytes += columns.len();
+        report.bytes += offsets.len();
         report.unchecked += u64::from(view.lost() > 0);
         let all: Vec<&[u8]> = strips.bytes.iter().map(|bytes| &**bytes).collect();
         if all_good && self.shared.code.check(&all[..geometry.data], &all[geometry.data..]) {
             return Ok(());
         }
-        for block in 0..(columns.len() / BLOCK_BYTES) as usize {
-            let start = columns.start + block as u64 * BLOCK_BYTES;
+        for block in 0..(offsets.len() / BLOCK_BYTES) as usize {
+            let start = offsets.start + block as u64 * BLOCK_BYTES;
             let parts: Vec<&[u8]> = all.iter().map(|bytes| &bytes[block * BLOCK..][..BLOCK]).collect();
             let seen: Vec<Seen> = strips.seen.iter().map(|strip| strip[block]).collect();
             if seen.iter().any(|seen| matches!(seen, Seen::Wrong | Seen::Unreadable)) {
-                self.judge(unit, start, &view, (&parts, &seen), mode, report).await?;
+                self.judge(stripe_group, start, &view, (&parts, &seen), mode, report).await?;
             } else if !seen.contains(&Seen::Lost) {
                 let range = Range::new(start, start + BLOCK_BYTES);
-                self.compare_block(unit, range, &view, &parts, mode, report).await?;
+                self.compare_block(stripe_group, range, &view, &parts, mode, report).await?;
             }
         }
         Ok(())
     }
 
-    /// Decides about the blocks at member offset `x`. Some of them are wrong or unreadable.
+    /// Decides about the blocks at member offset `offset`. Some of them are wrong or unreadable.
     async fn judge(
         self: &Rc<Self>,
-        unit: UnitIndex,
-        x: u64,
+        stripe_group: StripeGroup,
+        offset: u64,
         view: &RowView<E::Drive>,
         (parts, seen): (&[&[u8]], &[Seen]),
         mode: ScrubMode,
         report: &mut ScrubReport,
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
-        let offset = geometry.member_offset(unit, x);
+        let drive_offset = geometry.drive_offset(stripe_group, offset);
         let erased: Vec<Role> = (0..seen.len()).filter(|&role| seen[role] != Seen::Good).collect();
         let restored = self.restore_erased(&erased, parts);
         for role in erased.iter().copied().filter(|&role| seen[role] != Seen::Lost) {
@@ -102,7 +102,7 @@ impl<E: Env> Inner<E> {
             };
             if fault == Fault::Damaged {
                 self.shared.count_damaged(strip.member);
-                self.tell_flaw(strip, offset, BLOCK_BYTES, Flaw::Damaged);
+                self.tell_flaw(strip, drive_offset, BLOCK_BYTES, Flaw::Damaged);
             }
             // A block that cannot be read is repaired in every mode: it has no content that could
             // be kept.
@@ -110,18 +110,18 @@ impl<E: Env> Inner<E> {
                 Some(right) if mode == ScrubMode::Repair || fault == Fault::Unreadable => {
                     let right = BufMut::copy_of(right).freeze();
                     // The write updates the checksum, too.
-                    let written = self.put_right(unit, view, role, x, right).await?;
+                    let written = self.put_right(stripe_group, view, role, offset, right).await?;
                     if written && fault != Fault::Checksum {
-                        self.tell_healed(strip, unit, x, BLOCK_BYTES);
+                        self.tell_healed(strip, stripe_group, offset, BLOCK_BYTES);
                     }
                     true
                 }
                 _ => false,
             };
             report.findings.push(Finding {
-                offset: geometry.offset(unit, if role < geometry.data { role } else { 0 }, x),
+                offset: geometry.offset(stripe_group, if role < geometry.data { role } else { 0 }, offset),
                 member: Some(strip.member),
-                member_offset: offset,
+                member_offset: drive_offset,
                 fault,
                 repaired,
             });
@@ -133,7 +133,7 @@ impl<E: Env> Inner<E> {
     /// erased, or if the others contradict each other.
     fn restore_erased(&self, erased: &[Role], parts: &[&[u8]]) -> Option<Vec<BufMut>> {
         let geometry = &self.shared.geometry;
-        if erased.len() > geometry.syndromes {
+        if erased.len() > geometry.parity_count {
             return None;
         }
         let decoder = self.decoder(erased);
@@ -150,9 +150,9 @@ impl<E: Env> Inner<E> {
     }
 
     /// Reads all strips of a stripe. A member that fails meanwhile counts as lost.
-    async fn look_at(self: &Rc<Self>, unit: UnitIndex, columns: Range) -> (RowView<E::Drive>, Strips) {
-        let view = self.view(unit, columns.start, &[]);
-        let looks = view.0.iter().map(|strip| self.look_at_strip(strip, unit, columns));
+    async fn look_at(self: &Rc<Self>, stripe_group: StripeGroup, offsets: Range) -> (RowView<E::Drive>, Strips) {
+        let view = self.view(stripe_group, offsets.start, &[]);
+        let looks = view.0.iter().map(|strip| self.look_at_strip(strip, stripe_group, offsets));
         let (bytes, seen) = drive::join_all(looks).await.into_iter().unzip();
         (view, Strips { bytes, seen })
     }
@@ -160,12 +160,12 @@ impl<E: Env> Inner<E> {
     async fn look_at_strip(
         self: &Rc<Self>,
         strip: &StripView<E::Drive>,
-        unit: UnitIndex,
-        columns: Range,
+        stripe_group: StripeGroup,
+        offsets: Range,
     ) -> (BufMut, Vec<Seen>) {
-        let len = columns.len() as usize;
+        let len = offsets.len() as usize;
         let blocks = len / BLOCK;
-        let offset = self.shared.geometry.member_offset(unit, columns.start);
+        let offset = self.shared.geometry.drive_offset(stripe_group, offsets.start);
         let mut bytes = self.env.alloc(len);
         let lost = |mut bytes: BufMut| {
             bytes.fill(0);

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use drive::{Env, Nanos};
 
-use crate::array::Inner;
-use crate::jobs::job::UNITS_IN_FLIGHT;
+use crate::array::ArrayShard;
+use crate::jobs::job::STRIPE_GROUPS_IN_FLIGHT;
 use crate::state::share::{SHARE_USUAL, WHOLE};
 
 /// Between two looks at client latency. The share grows from a fifth to all in a second.
@@ -28,7 +28,7 @@ const STEP_MAX: Nanos = 1_000_000_000;
 /// Longest rest: past this a job would look as if it hung.
 const REST_MAX: Duration = Duration::from_millis(500);
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Requests that clients have begun on any shard.
     pub fn users_begun(&self) -> u64 {
         let counts = self.shared.counts();
@@ -36,12 +36,12 @@ impl<E: Env> Inner<E> {
     }
 
     /// Stripe groups that a job may have in flight now.
-    pub fn units_in_flight(&self) -> usize {
+    pub fn stripe_groups_in_flight(&self) -> usize {
         let governor = &self.leader().governor;
         if self.shared.settings.get().client_p99.is_none() || !governor.contended.get() {
-            return UNITS_IN_FLIGHT;
+            return STRIPE_GROUPS_IN_FLIGHT;
         }
-        (UNITS_IN_FLIGHT * governor.share() as usize / WHOLE as usize).max(1)
+        (STRIPE_GROUPS_IN_FLIGHT * governor.share() as usize / WHOLE as usize).max(1)
     }
 
     /// Rests after work that began at `began`, if clients were active meanwhile.

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use drive::Env;
 
-use crate::array::Inner;
-use crate::geometry::UnitIndex;
+use crate::array::ArrayShard;
+use crate::geometry::StripeGroup;
 use crate::state::event::{JobKind, JobState};
 use crate::state::job::Job;
 
 /// Stripe groups a job has in flight: enough to keep drives busy, few enough that a client's
 /// request finds them free soon.
-pub(crate) const UNITS_IN_FLIGHT: usize = 8;
+pub(crate) const STRIPE_GROUPS_IN_FLIGHT: usize = 8;
 
 /// Findings that are kept for the report. All of them are counted.
 pub(crate) const FINDINGS_MAX: usize = 256;
@@ -22,7 +22,7 @@ pub(crate) const FINDINGS_MAX: usize = 256;
 /// How often a stop checks whether the jobs have ended.
 const END_LOOK: Duration = Duration::from_micros(100);
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Begins a job. `total_bytes` is the amount of its work, as far as that is known.
     pub fn new_job(&self, kind: JobKind, repairs: bool, total_bytes: u64) -> Rc<Job> {
         let leader = self.leader();
@@ -42,7 +42,7 @@ impl<E: Env> Inner<E> {
             findings: RefCell::default(),
             canceled: Cell::new(false),
             held: Cell::new(false),
-            next: Cell::new(UnitIndex(0)),
+            next: Cell::new(StripeGroup(0)),
             marks: RefCell::new(VecDeque::from([(now, 0)])),
         });
         let mut jobs = leader.jobs.borrow_mut();
@@ -65,16 +65,16 @@ impl<E: Env> Inner<E> {
     }
 
     /// The first stripe group at or after `from` with an allocated chunk, in one set or in any.
-    pub fn next_unit(&self, from: UnitIndex, set: Option<u64>) -> Option<UnitIndex> {
+    pub fn next_stripe_group(&self, from: StripeGroup, set: Option<u64>) -> Option<StripeGroup> {
         let geometry = &self.shared.geometry;
-        let zones = geometry.zones_per_unit();
+        let chunks = geometry.chunks_per_stripe_group();
         let (mut band, first_set) = (from.0 / geometry.sets, from.0 % geometry.sets);
-        let mut zone = band * zones * geometry.sets;
-        let mut best: Option<UnitIndex> = None;
+        let mut chunk = band * chunks * geometry.sets;
+        let mut best: Option<StripeGroup> = None;
         // The chunks of a band (one stripe group of every set) are dealt to the sets in turn. So
         // all of them are looked at before the first stripe group of the band is known.
-        while let Some(found) = self.shared.map.next_allocated(zone) {
-            let found_band = found / geometry.sets / zones;
+        while let Some(found) = self.shared.map.next_allocated(chunk) {
+            let found_band = found / geometry.sets / chunks;
             if found_band > band {
                 if best.is_some() {
                     return best;
@@ -82,13 +82,13 @@ impl<E: Env> Inner<E> {
                 band = found_band;
             }
             let found_set = found % geometry.sets;
-            let unit = UnitIndex(found_band * geometry.sets + found_set);
+            let stripe_group = StripeGroup(found_band * geometry.sets + found_set);
             let wanted = set.is_none_or(|set| set == found_set)
                 && (found_band > from.0 / geometry.sets || found_set >= first_set);
-            if wanted && best.is_none_or(|best| unit < best) {
-                best = Some(unit);
+            if wanted && best.is_none_or(|best| stripe_group < best) {
+                best = Some(stripe_group);
             }
-            zone = found + 1;
+            chunk = found + 1;
         }
         best
     }
@@ -96,6 +96,6 @@ impl<E: Env> Inner<E> {
     /// Roughly the bytes in allocated chunks on one member of a set, or of any set: the work that a
     /// job has before it.
     pub fn allocated_bytes_per_member(&self) -> u64 {
-        self.shared.map.allocated() * self.shared.geometry.zone / self.shared.geometry.sets
+        self.shared.map.allocated() * self.shared.geometry.chunk_bytes / self.shared.geometry.sets
     }
 }

@@ -18,9 +18,9 @@ use std::time::Duration;
 use drive::{BlockError, Drive, DriveError, Env, Nanos, Receiver, Segments, join_all, oneshot};
 use format::{MemberState, Rebuild};
 
-use crate::array::{Array, Inner};
+use crate::array::{Array, ArrayShard};
 use crate::geometry::ranges::Range;
-use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::geometry::{MemberIndex, Role, StripeGroup};
 use crate::io::plan::Strip;
 use crate::io::types::ReadFailure;
 use crate::membership::JoinError;
@@ -29,7 +29,7 @@ use crate::state::event::{Event, JobKind, JobState};
 use crate::state::findings::ScrubMode;
 use crate::state::job::Job;
 use crate::state::leader::{GroupState, Leaves};
-use crate::state::message::{AHEAD_MIN, Op, Outcome, Request};
+use crate::state::message::{AHEAD_MIN, Op, Reply, Request};
 use crate::state::slot::{DriveId, Slot};
 
 /// A rebuild that stopped because too little could be read is restarted after this.
@@ -53,12 +53,12 @@ pub(crate) enum Fill {
     Copy,
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Puts spares into the slots of lost members, as long as there are spares, and fills them.
     pub fn start_repair(self: &Rc<Self>) {
         let inner = self.clone();
         self.env.spawn(async move {
-            if inner.shared.geometry.syndromes == 0 {
+            if inner.shared.geometry.parity_count == 0 {
                 return;
             }
             while !inner.shared.is_stopped() {
@@ -86,7 +86,7 @@ impl<E: Env> Inner<E> {
         self.start_repair();
     }
 
-    /// Like [`Inner::replace_missing`], after the wait for those members.
+    /// Like [`ArrayShard::replace_missing`], after the wait for those members.
     fn replace_missing_later(self: &Rc<Self>) {
         if !self.shared.slots().any(|(_, slot)| slot.state == MemberState::Missing) {
             return;
@@ -142,17 +142,20 @@ impl<E: Env> Inner<E> {
     }
 
     /// By the superblocks, stripe groups below this one are whole on a member that is being filled.
-    fn checkpoint_of(&self, member: MemberIndex) -> UnitIndex {
+    fn checkpoint_of(&self, member: MemberIndex) -> StripeGroup {
         let geometry = &self.shared.geometry;
         let checkpoint = self.leader().superblock.borrow().rebuild.filter(|rebuild| rebuild.member == member.0);
-        let zones_per_band = geometry.zones_per_unit() * geometry.sets;
-        UnitIndex(checkpoint.map_or(0, |rebuild| rebuild.next_zone / zones_per_band * geometry.sets))
+        let chunks_per_band = geometry.chunks_per_stripe_group() * geometry.sets;
+        StripeGroup(checkpoint.map_or(0, |rebuild| rebuild.next_chunk / chunks_per_band * geometry.sets))
     }
 
     /// The superblocks' entry for a rebuild that has reached this stripe group.
-    fn checkpoint_at(&self, member: MemberIndex, unit: UnitIndex) -> Rebuild {
+    fn checkpoint_at(&self, member: MemberIndex, stripe_group: StripeGroup) -> Rebuild {
         let geometry = &self.shared.geometry;
-        Rebuild { member: member.0, next_zone: unit.0 / geometry.sets * geometry.zones_per_unit() * geometry.sets }
+        Rebuild {
+            member: member.0,
+            next_chunk: stripe_group.0 / geometry.sets * geometry.chunks_per_stripe_group() * geometry.sets,
+        }
     }
 
     /// The superblocks' entry for a rebuild when the group is stopped. Everything that is marked as
@@ -160,7 +163,9 @@ impl<E: Env> Inner<E> {
     pub fn final_checkpoint(&self, slots: &[Slot]) -> Option<Rebuild> {
         let filling = slots.iter().enumerate().filter(|(_, slot)| slot.state == MemberState::Rebuilding);
         let come = filling.map(|(index, slot)| (MemberIndex(index as u16), self.shared.rebuilt(slot.drive)));
-        come.filter(|(_, unit)| unit.0 > 0).map(|(member, unit)| self.checkpoint_at(member, unit)).next()
+        come.filter(|(_, stripe_group)| stripe_group.0 > 0)
+            .map(|(member, stripe_group)| self.checkpoint_at(member, stripe_group))
+            .next()
     }
 
     /// Removes a checkpoint of another member. Only the member whose turn it is takes part in
@@ -207,11 +212,11 @@ impl<E: Env> Inner<E> {
             return Err(JoinError::Block(BlockError::Stopped)); // It did not take its superblock.
         }
         match is_back {
-            true => self.shared.missed.come_back(member, drive),
-            false => self.shared.missed.forget(member),
+            true => self.shared.dirty.come_back(member, drive),
+            false => self.shared.dirty.forget(member),
         }
-        let missed_bytes = self.missed_bytes(drive);
-        (leader.listener)(Event::RebuildStarted { member, drive, missed_bytes });
+        let dirty_bytes = self.dirty_bytes(drive);
+        (leader.listener)(Event::RebuildStarted { member, drive, dirty_bytes });
         Ok(())
     }
 
@@ -241,9 +246,9 @@ impl<E: Env> Inner<E> {
         }
         let start = self.checkpoint_of(member);
         self.shared.set_rebuilt(slot.drive, start);
-        let bytes = self.missed_bytes(slot.drive).unwrap_or_else(|| self.allocated_bytes_per_member());
+        let bytes = self.dirty_bytes(slot.drive).unwrap_or_else(|| self.allocated_bytes_per_member());
         let job = self.new_job(JobKind::Rebuild(member), true, bytes);
-        let result = self.rebuild_units(&job, member, slot.drive, start).await;
+        let result = self.rebuild_stripe_groups(&job, member, slot.drive, start).await;
         let result = match result {
             Ok(()) => self.finish_filling(Fill::Rebuild, member, slot.drive).await,
             Err(error) => Err(error),
@@ -281,55 +286,55 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    async fn rebuild_units(
+    async fn rebuild_stripe_groups(
         self: &Rc<Self>,
         job: &Rc<Job>,
         member: MemberIndex,
         drive: DriveId,
-        start: UnitIndex,
+        start: StripeGroup,
     ) -> Result<(), BlockError> {
         self.barrier_everywhere().await;
-        self.fill_units(Fill::Rebuild, job, (member, drive), start).await.map(drop)
+        self.fill_stripe_groups(Fill::Rebuild, job, (member, drive), start).await.map(drop)
     }
 
     /// Fills the drive in a member's slot, or copies to its replacement, from this stripe group on.
     /// Returns false if a copy ended early to let a rebuild run first.
-    pub async fn fill_units(
+    pub async fn fill_stripe_groups(
         self: &Rc<Self>,
         fill: Fill,
         job: &Rc<Job>,
         (member, drive): (MemberIndex, DriveId),
-        start: UnitIndex,
+        start: StripeGroup,
     ) -> Result<bool, BlockError> {
         let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
-        let mut flights: VecDeque<(UnitIndex, Receiver<Result<Outcome, BlockError>>)> = VecDeque::new();
+        let mut under_way: VecDeque<(StripeGroup, Receiver<Result<Reply, BlockError>>)> = VecDeque::new();
         let mut next = Some(start);
         let mut checkpoint = self.env.now();
         loop {
             let (began, users) = (self.env.now(), self.users_begun());
             let gives_way = fill == Fill::Copy && self.is_rebuild_due();
             while !gives_way
-                && flights.len() < self.units_in_flight()
-                && let Some(missed) = next.and_then(|next| self.shared.missed.next(drive, next))
-                && let Some(unit) = self.next_unit(missed, Some(set))
+                && under_way.len() < self.stripe_groups_in_flight()
+                && let Some(dirty) = next.and_then(|next| self.shared.dirty.next(drive, next))
+                && let Some(stripe_group) = self.next_stripe_group(dirty, Some(set))
             {
-                flights.push_back((unit, self.fly(unit, Op::Rebuild { member })));
-                next = Some(UnitIndex(unit.0 + 1));
+                under_way.push_back((stripe_group, self.dispatch(stripe_group, Op::Rebuild { member })));
+                next = Some(StripeGroup(stripe_group.0 + 1));
             }
-            let Some((unit, flight)) = flights.pop_front() else { return Ok(!gives_way) };
-            let reply = flight.await.unwrap_or(Err(BlockError::Stopped));
+            let Some((stripe_group, answer)) = under_way.pop_front() else { return Ok(!gives_way) };
+            let reply = answer.await.unwrap_or(Err(BlockError::Stopped));
             if !self.goes_on(fill, member, drive) || self.shared.is_stopped() {
                 return Err(BlockError::Stopped);
             }
-            if let Outcome::Rebuilt { bytes } = reply? {
+            if let Reply::Rebuilt { bytes } = reply? {
                 job.advance(self.env.now(), bytes);
             }
             if fill == Fill::Copy {
-                self.leader().copied.set(UnitIndex(unit.0 + 1));
+                self.leader().copied.set(StripeGroup(stripe_group.0 + 1));
             } else {
-                self.shared.set_rebuilt(drive, UnitIndex(unit.0 + 1));
+                self.shared.set_rebuilt(drive, StripeGroup(stripe_group.0 + 1));
                 if self.env.now() - checkpoint > CHECKPOINT_NANOS || self.env.buggify("a checkpoint is due") {
-                    self.checkpoint(member, drive, unit).await?;
+                    self.checkpoint(member, drive, stripe_group).await?;
                     checkpoint = self.env.now();
                 }
             }
@@ -346,13 +351,13 @@ impl<E: Env> Inner<E> {
     }
 
     /// Starts work on a stripe group now. The caller can wait for the answer later.
-    pub fn fly(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Receiver<Result<Outcome, BlockError>> {
+    pub fn dispatch(self: &Rc<Self>, stripe_group: StripeGroup, op: Op) -> Receiver<Result<Reply, BlockError>> {
         let (sender, receiver) = oneshot();
         let inner = self.clone();
         self.env.spawn(async move {
             // The barrier of a stop does not see work that comes after it.
             let stopped = inner.shared.is_stopped();
-            sender.send(if stopped { Err(BlockError::Stopped) } else { inner.on_owner(unit, op).await });
+            sender.send(if stopped { Err(BlockError::Stopped) } else { inner.on_owner(stripe_group, op).await });
         });
         receiver
     }
@@ -362,7 +367,7 @@ impl<E: Env> Inner<E> {
         self: &Rc<Self>,
         member: MemberIndex,
         drive: DriveId,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
     ) -> Result<(), BlockError> {
         self.flush_members().await?;
         let _turn = self.leader().state_lock.enter().await;
@@ -370,7 +375,7 @@ impl<E: Env> Inner<E> {
         if state.slots[usize::from(member.0)] != (Slot { drive, state: MemberState::Rebuilding }) {
             return Err(BlockError::Stopped);
         }
-        state.rebuild = Some(self.checkpoint_at(member, unit));
+        state.rebuild = Some(self.checkpoint_at(member, stripe_group));
         self.commit(state).await
     }
 
@@ -390,16 +395,16 @@ impl<E: Env> Inner<E> {
         }
         // Records that begin before the superblocks change do not count on the new drive. They have
         // to end and be durable first.
-        self.shared.hold(true);
+        self.shared.quiesce(true);
         let result = self.call_in_sync(fill, member, drive).await;
-        self.shared.hold(false);
+        self.shared.quiesce(false);
         result
     }
 
     async fn call_in_sync(self: &Rc<Self>, fill: Fill, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
         if self.shared.has_log() {
-            let settled = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Settle))).await;
-            settled.into_iter().try_for_each(|settled| settled.map(drop))?;
+            let replies = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Settle))).await;
+            replies.into_iter().try_for_each(|replies| replies.map(drop))?;
             // The member has no part of a record that began while it was leaving, although it was
             // still in sync then. Once it is in sync again, a recovery would expect partial parity
             // that no member has.
@@ -416,7 +421,7 @@ impl<E: Env> Inner<E> {
                 state.rebuild = None;
                 // From the moment any shard sees the new state, all stripe groups have to count as
                 // rebuilt.
-                self.shared.set_rebuilt(drive, UnitIndex(self.shared.geometry.unit_count()));
+                self.shared.set_rebuilt(drive, StripeGroup(self.shared.geometry.stripe_group_count()));
             }
         }
         state.slots[usize::from(member.0)] = Slot { drive, state: MemberState::InSync };
@@ -428,26 +433,30 @@ impl<E: Env> Inner<E> {
     }
 
     /// Computes a member's data of a stripe group and writes it there. Under the lock.
-    pub async fn rebuild_unit(self: &Rc<Self>, unit: UnitIndex, member: MemberIndex) -> Result<u64, BlockError> {
+    pub async fn rebuild_stripe_group(
+        self: &Rc<Self>,
+        stripe_group: StripeGroup,
+        member: MemberIndex,
+    ) -> Result<u64, BlockError> {
         let geometry = &self.shared.geometry;
         let slot = self.shared.slot(member);
         let (target, is_whole) = match slot.state {
-            MemberState::Rebuilding => (slot.drive, self.is_rebuilt(unit, slot.drive)),
+            MemberState::Rebuilding => (slot.drive, self.is_rebuilt(stripe_group, slot.drive)),
             MemberState::InSync => (self.shared.replacement_of(member, slot.drive).ok_or(BlockError::Stopped)?, false),
             MemberState::Missing | MemberState::Faulty => return Err(BlockError::Stopped),
         };
         let mut bytes = 0;
         if !is_whole {
-            self.shared.missed.note_restored(unit);
+            self.shared.dirty.note_restored(stripe_group);
             for row in geometry.row_ranges() {
-                for columns in self.allocated(unit, row).iter() {
-                    self.fill_strip(unit, member, target, columns).await?;
-                    bytes += columns.len();
+                for offsets in self.allocated(stripe_group, row).iter() {
+                    self.fill_strip(stripe_group, member, target, offsets).await?;
+                    bytes += offsets.len();
                 }
             }
-            self.shared.missed.note_restored(unit);
+            self.shared.dirty.note_restored(stripe_group);
             if slot.state == MemberState::Rebuilding {
-                self.note_rebuilt(unit, target);
+                self.note_rebuilt(stripe_group, target);
             }
         }
         Ok(bytes)
@@ -455,26 +464,27 @@ impl<E: Env> Inner<E> {
 
     /// Bytes of the dirty regions of a returned drive, at most. `None` for others, which are
     /// filled.
-    fn missed_bytes(&self, drive: DriveId) -> Option<u64> {
-        self.shared.missed.count(drive).map(|units| units * self.shared.geometry.unit)
+    fn dirty_bytes(&self, drive: DriveId) -> Option<u64> {
+        self.shared.dirty.count(drive).map(|stripe_groups| stripe_groups * self.shared.geometry.stripe_group_bytes)
     }
 
     async fn fill_strip(
         self: &Rc<Self>,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         member: MemberIndex,
         drive: DriveId,
-        columns: Range,
+        offsets: Range,
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
-        let survives = geometry.syndromes;
-        let role = geometry.role(unit, columns.start, member).expect("the unit is one of the member's set");
+        let survives = geometry.parity_count;
+        let role =
+            geometry.role(stripe_group, offsets.start, member).expect("the stripe group is one of the member's set");
         let mut unreadable: Vec<Role> = Vec::new();
         let strip = loop {
-            let view = self.view(unit, columns.start, &unreadable);
+            let view = self.view(stripe_group, offsets.start, &unreadable);
             // Only if the member itself is being replaced.
             if view.0[role].strip == Strip::Good {
-                match self.read_member(&view.0[role], unit, columns.start, columns.len() as usize).await {
+                match self.read_member(&view.0[role], stripe_group, offsets.start, offsets.len() as usize).await {
                     Ok(strip) => break strip,
                     Err(ReadFailure::Unreadable) => unreadable.push(role),
                     Err(ReadFailure::Faulty) => return Err(BlockError::Stopped),
@@ -483,9 +493,9 @@ impl<E: Env> Inner<E> {
             }
             if view.lost() > survives {
                 // Other strips may be unreadable in other places.
-                if let Some(halves) = columns.halves().filter(|_| !unreadable.is_empty()) {
+                if let Some(halves) = offsets.halves().filter(|_| !unreadable.is_empty()) {
                     for half in halves {
-                        Box::pin(self.fill_strip(unit, member, drive, half)).await?;
+                        Box::pin(self.fill_strip(stripe_group, member, drive, half)).await?;
                     }
                     return Ok(());
                 }
@@ -493,11 +503,11 @@ impl<E: Env> Inner<E> {
             }
             let lost: Vec<Role> = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good).collect();
             let decoder = self.decoder(&lost);
-            let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&source| (source, columns)).collect();
-            match self.read_strips(unit, &view, &reads).await {
+            let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&source| (source, offsets)).collect();
+            match self.read_strips(stripe_group, &view, &reads).await {
                 Ok(reads) => {
                     let sources: Vec<&[u8]> = reads.iter().map(|(_, _, buf)| &**buf).collect();
-                    let mut out: Vec<_> = lost.iter().map(|_| self.env.alloc(columns.len() as usize)).collect();
+                    let mut out: Vec<_> = lost.iter().map(|_| self.env.alloc(offsets.len() as usize)).collect();
                     decoder.reconstruct(&sources, &mut out.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
                     let index = lost.iter().position(|&lost| lost == role).expect("a strip that is there was read");
                     break out.swap_remove(index);
@@ -506,7 +516,7 @@ impl<E: Env> Inner<E> {
             }
         };
         let target = self.drive(drive).ok_or(BlockError::Stopped)?;
-        let offset = geometry.member_offset(unit, columns.start);
+        let offset = geometry.drive_offset(stripe_group, offsets.start);
         let data = Segments::from_iter([strip.freeze()]);
         match self.write_one(member, drive, &target, offset, &data, false).await? {
             true => Ok(()),
@@ -515,9 +525,9 @@ impl<E: Env> Inner<E> {
     }
 
     /// Notes that the stripe group is whole on the drive that is being rebuilt. Under the lock.
-    pub fn note_rebuilt(&self, unit: UnitIndex, drive: DriveId) {
-        if self.shared.missed.count(drive).is_some() {
-            self.shared.missed.got(drive, unit);
+    pub fn note_rebuilt(&self, stripe_group: StripeGroup, drive: DriveId) {
+        if self.shared.dirty.count(drive).is_some() {
+            self.shared.dirty.got(drive, stripe_group);
             return;
         }
         let mut ahead = self.rebuilt_ahead.borrow_mut();
@@ -527,15 +537,17 @@ impl<E: Env> Inner<E> {
             let filling = |(_, slot): (MemberIndex, Slot)| slot.state == MemberState::Rebuilding;
             let filling: Vec<DriveId> =
                 self.shared.slots().filter(|&pair| filling(pair)).map(|(_, slot)| slot.drive).collect();
-            ahead.retain(|&(other, unit)| filling.contains(&other) && unit >= self.shared.rebuilt(other));
+            ahead.retain(|&(other, stripe_group)| {
+                filling.contains(&other) && stripe_group >= self.shared.rebuilt(other)
+            });
             self.ahead_limit.set((2 * ahead.len()).max(AHEAD_MIN));
         }
-        ahead.insert((drive, unit));
+        ahead.insert((drive, stripe_group));
     }
 
     /// Waits until all work that is now queued for stripe groups of this shard is done.
     pub async fn barrier(self: &Rc<Self>) {
-        let units = self.units.borrow().units();
-        join_all(units.into_iter().map(|unit| self.enqueue(unit, Op::Nothing))).await;
+        let stripe_groups = self.stripe_groups.borrow().stripe_groups();
+        join_all(stripe_groups.into_iter().map(|stripe_group| self.enqueue(stripe_group, Op::Nothing))).await;
     }
 }

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use drive::{BlockError, Buf, BufMut, Env, Segments, join_all};
 use gf::Verdict;
 
-use crate::array::{Array, Inner};
+use crate::array::{Array, ArrayShard};
 use crate::geometry::ranges::Range;
-use crate::geometry::{Role, UnitIndex};
+use crate::geometry::{Role, StripeGroup};
 use crate::io::plan::Strip;
 use crate::io::types::RowView;
 use crate::jobs::job::FINDINGS_MAX;
@@ -16,7 +16,7 @@ use crate::jobs::scrub_job::ScrubProgress;
 use crate::state::event::{Event, JobKind, JobState};
 use crate::state::findings::{Fault, Finding, ScrubMode, ScrubReport};
 use crate::state::job::Job;
-use crate::state::message::{Op, Outcome, Request};
+use crate::state::message::{Op, Reply, Request};
 
 /// The resolution of findings, in bytes of a strip.
 const FINDING_BYTES: u64 = 4096;
@@ -45,7 +45,7 @@ impl<E: Env> Array<E> {
                 && job.ended.get().is_none()
                 && in_the_way(job)
         };
-        if jobs.iter().any(busy) || inner.shared.geometry.syndromes == 0 {
+        if jobs.iter().any(busy) || inner.shared.geometry.parity_count == 0 {
             return false;
         }
         drop(jobs);
@@ -65,11 +65,11 @@ impl<E: Env> Array<E> {
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     pub(crate) async fn scrub(self: &Rc<Self>, job: &Rc<Job>, mode: ScrubMode) {
         let result = loop {
-            let result = self.scrub_units(job, mode).await;
-            let is_all = self.next_unit(job.next.get(), None).is_none();
+            let result = self.scrub_stripe_groups(job, mode).await;
+            let is_all = self.next_stripe_group(job.next.get(), None).is_none();
             if result.is_err() || is_all || job.canceled.get() {
                 break result;
             }
@@ -102,27 +102,27 @@ impl<E: Env> Inner<E> {
     /// silently lost a frame, it would show only in a recovery. There an older record of the same
     /// blocks would be used in its place.
     pub(crate) async fn forget_logs(self: &Rc<Self>) -> Result<(), BlockError> {
-        let sealed = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::SealAll))).await;
-        sealed.into_iter().try_for_each(|sealed| sealed.map(|_| ()))
+        let checkpointed = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::CheckpointAll))).await;
+        checkpointed.into_iter().try_for_each(|checkpointed| checkpointed.map(|_| ()))
     }
 
-    async fn scrub_units(self: &Rc<Self>, job: &Rc<Job>, mode: ScrubMode) -> Result<(), BlockError> {
-        let mut flights = VecDeque::new();
+    async fn scrub_stripe_groups(self: &Rc<Self>, job: &Rc<Job>, mode: ScrubMode) -> Result<(), BlockError> {
+        let mut under_way = VecDeque::new();
         let mut next = Some(job.next.get());
         loop {
             let (began, users) = (self.env.now(), self.users_begun());
-            while flights.len() < self.units_in_flight()
-                && let Some(unit) = next.and_then(|next| self.next_unit(next, None))
+            while under_way.len() < self.stripe_groups_in_flight()
+                && let Some(stripe_group) = next.and_then(|next| self.next_stripe_group(next, None))
             {
-                flights.push_back((unit, self.fly(unit, Op::Scrub { mode })));
-                next = Some(UnitIndex(unit.0 + 1));
+                under_way.push_back((stripe_group, self.dispatch(stripe_group, Op::Scrub { mode })));
+                next = Some(StripeGroup(stripe_group.0 + 1));
             }
-            let Some((unit, flight)) = flights.pop_front() else { return Ok(()) };
-            match flight.await.unwrap_or(Err(BlockError::Stopped))? {
-                Outcome::Scrubbed(report) => self.note(job, report),
+            let Some((stripe_group, reply)) = under_way.pop_front() else { return Ok(()) };
+            match reply.await.unwrap_or(Err(BlockError::Stopped))? {
+                Reply::Scrubbed(report) => self.note(job, report),
                 other => unreachable!("a scrub is answered by {other:?}"),
             }
-            job.next.set(UnitIndex(unit.0 + 1));
+            job.next.set(StripeGroup(stripe_group.0 + 1));
             if self.shared.is_stopped() {
                 return Err(BlockError::Stopped);
             }
@@ -145,19 +145,23 @@ impl<E: Env> Inner<E> {
     }
 
     /// Compares the strips of a stripe group, under its lock.
-    pub async fn scrub_unit(self: &Rc<Self>, unit: UnitIndex, mode: ScrubMode) -> Result<ScrubReport, BlockError> {
+    pub async fn scrub_stripe_group(
+        self: &Rc<Self>,
+        stripe_group: StripeGroup,
+        mode: ScrubMode,
+    ) -> Result<ScrubReport, BlockError> {
         let mut report = ScrubReport::default();
-        self.check_saved_sums(unit, mode, &mut report).await;
+        self.check_saved_sums(stripe_group, mode, &mut report).await;
         for row in self.shared.geometry.row_ranges() {
-            for columns in self.allocated(unit, row).iter() {
+            for offsets in self.allocated(stripe_group, row).iter() {
                 if self.shared.checksums.is_some() {
-                    self.audit(unit, columns, mode, &mut report).await?;
+                    self.audit(stripe_group, offsets, mode, &mut report).await?;
                     continue;
                 }
-                match self.read_row(unit, columns).await? {
+                match self.read_row(stripe_group, offsets).await? {
                     Some((view, strips)) => {
-                        report.bytes += columns.len();
-                        self.compare(unit, columns, &view, strips, mode, &mut report).await?;
+                        report.bytes += offsets.len();
+                        self.compare(stripe_group, offsets, &view, strips, mode, &mut report).await?;
                     }
                     None => report.unchecked += 1,
                 }
@@ -170,20 +174,20 @@ impl<E: Env> Inner<E> {
     /// lost.
     async fn read_row(
         self: &Rc<Self>,
-        unit: UnitIndex,
-        columns: Range,
+        stripe_group: StripeGroup,
+        offsets: Range,
     ) -> Result<Option<(RowView<E::Drive>, Strips)>, BlockError> {
         let geometry = &self.shared.geometry;
-        let reads: Vec<(Role, Range)> = (0..geometry.strips()).map(|role| (role, columns)).collect();
+        let reads: Vec<(Role, Range)> = (0..geometry.strips()).map(|role| (role, offsets)).collect();
         for _ in 0..HEALS_MAX {
-            let view = self.view(unit, columns.start, &[]);
+            let view = self.view(stripe_group, offsets.start, &[]);
             if view.lost() > 0 {
                 return Ok(None);
             }
-            match self.read_strips(unit, &view, &reads).await {
+            match self.read_strips(stripe_group, &view, &reads).await {
                 Ok(strips) => return Ok(Some((view, strips))),
                 // Each pass heals the strips that it found unreadable, or loses a member.
-                Err(unreadable) => match self.heal(unit, columns, unreadable).await {
+                Err(unreadable) => match self.heal(stripe_group, offsets, unreadable).await {
                     Err(BlockError::Lost { .. }) => return Ok(None),
                     healed => healed?,
                 },
@@ -193,18 +197,23 @@ impl<E: Env> Inner<E> {
     }
 
     /// Computes unreadable strips from the others and writes them back.
-    async fn heal(self: &Rc<Self>, unit: UnitIndex, columns: Range, unreadable: Vec<Role>) -> Result<(), BlockError> {
-        let survives = self.shared.geometry.syndromes;
+    async fn heal(
+        self: &Rc<Self>,
+        stripe_group: StripeGroup,
+        offsets: Range,
+        unreadable: Vec<Role>,
+    ) -> Result<(), BlockError> {
+        let survives = self.shared.geometry.parity_count;
         let mut unreadable = unreadable;
         loop {
-            let view = self.view(unit, columns.start, &unreadable);
+            let view = self.view(stripe_group, offsets.start, &unreadable);
             let lost: Vec<Role> = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good).collect();
             if lost.len() > survives {
                 return Err(BlockError::Lost { lost: lost.len(), survives });
             }
             let decoder = self.decoder(&lost);
-            let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&role| (role, columns)).collect();
-            let sources = match self.read_strips(unit, &view, &reads).await {
+            let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&role| (role, offsets)).collect();
+            let sources = match self.read_strips(stripe_group, &view, &reads).await {
                 Ok(sources) => sources,
                 Err(mut more) => {
                     unreadable.append(&mut more);
@@ -212,13 +221,13 @@ impl<E: Env> Inner<E> {
                 }
             };
             let sources: Vec<&[u8]> = sources.iter().map(|(_, _, buf)| &**buf).collect();
-            let mut out: Vec<BufMut> = lost.iter().map(|_| self.env.alloc(columns.len() as usize)).collect();
+            let mut out: Vec<BufMut> = lost.iter().map(|_| self.env.alloc(offsets.len() as usize)).collect();
             decoder.reconstruct(&sources, &mut out.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
             for (role, strip) in lost.into_iter().zip(out) {
                 if view.0[role].strip == Strip::Unreadable
-                    && self.put_right(unit, &view, role, columns.start, strip.freeze()).await?
+                    && self.put_right(stripe_group, &view, role, offsets.start, strip.freeze()).await?
                 {
-                    self.tell_healed(&view.0[role], unit, columns.start, columns.len());
+                    self.tell_healed(&view.0[role], stripe_group, offsets.start, offsets.len());
                 }
             }
             return Ok(());
@@ -229,13 +238,14 @@ impl<E: Env> Inner<E> {
     /// meanwhile.
     pub async fn put_right(
         self: &Rc<Self>,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         view: &RowView<E::Drive>,
         role: Role,
-        x: u64,
+        offset: u64,
         strip: Buf,
     ) -> Result<bool, BlockError> {
-        let written = self.write_member(&view.0[role], unit, x, &Segments::from_iter([strip]), false).await?;
+        let written =
+            self.write_member(&view.0[role], stripe_group, offset, &Segments::from_iter([strip]), false).await?;
         if written {
             self.counters().healed.count();
         }
@@ -244,8 +254,8 @@ impl<E: Env> Inner<E> {
 
     async fn compare(
         self: &Rc<Self>,
-        unit: UnitIndex,
-        columns: Range,
+        stripe_group: StripeGroup,
+        offsets: Range,
         view: &RowView<E::Drive>,
         strips: Strips,
         mode: ScrubMode,
@@ -256,12 +266,12 @@ impl<E: Env> Inner<E> {
         if self.shared.code.check(&all[..geometry.data], &all[geometry.data..]) {
             return Ok(());
         }
-        let mut start = columns.start;
-        while start < columns.end {
-            let block = Range::new(start, (start + FINDING_BYTES).min(columns.end));
+        let mut start = offsets.start;
+        while start < offsets.end {
+            let block = Range::new(start, (start + FINDING_BYTES).min(offsets.end));
             start = block.end;
-            let parts: Vec<&[u8]> = all.iter().map(|strip| &strip[block.relative(columns.start)]).collect();
-            self.compare_block(unit, block, view, &parts, mode, report).await?;
+            let parts: Vec<&[u8]> = all.iter().map(|strip| &strip[block.relative(offsets.start)]).collect();
+            self.compare_block(stripe_group, block, view, &parts, mode, report).await?;
         }
         Ok(())
     }
@@ -269,7 +279,7 @@ impl<E: Env> Inner<E> {
     /// Compares one block of all strips.
     pub async fn compare_block(
         self: &Rc<Self>,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         block: Range,
         view: &RowView<E::Drive>,
         parts: &[&[u8]],
@@ -277,8 +287,8 @@ impl<E: Env> Inner<E> {
         report: &mut ScrubReport,
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
-        let (data, syndromes) = parts.split_at(geometry.data);
-        let wrong = match self.shared.code.locate(data, syndromes) {
+        let (data, parity) = parts.split_at(geometry.data);
+        let wrong = match self.shared.code.locate(data, parity) {
             Verdict::Consistent => return Ok(()),
             Verdict::OneWrong(role) => Some(role),
             Verdict::Unknown => None,
@@ -287,22 +297,23 @@ impl<E: Env> Inner<E> {
             (ScrubMode::Report, _) | (ScrubMode::Repair, None) => false,
             (ScrubMode::Repair, Some(role)) => {
                 let strip = self.recompute(role, parts);
-                self.put_right(unit, view, role, block.start, strip).await?;
+                self.put_right(stripe_group, view, role, block.start, strip).await?;
                 true
             }
             (ScrubMode::Resync, _) => {
-                let mut fresh: Vec<BufMut> = syndromes.iter().map(|_| self.env.alloc(block.len() as usize)).collect();
+                let mut fresh: Vec<BufMut> = parity.iter().map(|_| self.env.alloc(block.len() as usize)).collect();
                 self.shared.code.encode(data, &mut fresh.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
-                for (index, syndrome) in fresh.into_iter().enumerate() {
-                    self.put_right(unit, view, geometry.data + index, block.start, syndrome.freeze()).await?;
+                for (index, parity_strip) in fresh.into_iter().enumerate() {
+                    self.put_right(stripe_group, view, geometry.data + index, block.start, parity_strip.freeze())
+                        .await?;
                 }
                 true
             }
         };
         report.findings.push(Finding {
-            offset: geometry.offset(unit, wrong.filter(|&role| role < geometry.data).unwrap_or(0), block.start),
+            offset: geometry.offset(stripe_group, wrong.filter(|&role| role < geometry.data).unwrap_or(0), block.start),
             member: wrong.map(|role| view.0[role].member),
-            member_offset: geometry.member_offset(unit, block.start),
+            member_offset: geometry.drive_offset(stripe_group, block.start),
             fault: Fault::Contradiction,
             repaired,
         });

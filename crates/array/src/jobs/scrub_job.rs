@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 use drive::Env;
 
-use crate::array::{Array, Inner};
-use crate::geometry::UnitIndex;
+use crate::array::{Array, ArrayShard};
+use crate::geometry::StripeGroup;
 use crate::state::event::{JobKind, JobState};
 use crate::state::findings::ScrubMode;
 use crate::state::job::Job;
@@ -62,7 +62,7 @@ impl<E: Env> Array<E> {
         let job = self.0.open_scrub().filter(|job| !job.canceled.get())?;
         let geometry = &self.0.shared.geometry;
         let next = job.next.get();
-        let is_left = next.0 < geometry.unit_count();
+        let is_left = next.0 < geometry.stripe_group_count();
         Some(ScrubProgress {
             mode: job.mode(),
             paused: job.held.get(),
@@ -107,7 +107,7 @@ impl<E: Env> Array<E> {
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// The scrub that has not ended.
     fn open_scrub(&self) -> Option<Rc<Job>> {
         let jobs = self.leader().jobs.borrow();
@@ -118,7 +118,11 @@ impl<E: Env> Inner<E> {
     pub(crate) fn take_up(&self, job: &Job, from: &ScrubProgress) {
         let geometry = &self.shared.geometry;
         let is_left = from.next_byte < geometry.capacity();
-        let next = if is_left { geometry.place(from.next_byte).unit } else { UnitIndex(geometry.unit_count()) };
+        let next = if is_left {
+            geometry.place(from.next_byte).stripe_group
+        } else {
+            StripeGroup(geometry.stripe_group_count())
+        };
         job.next.set(next);
         job.done_bytes.set(from.done_bytes);
         job.total_bytes.set(job.total_bytes.get().max(from.done_bytes));

@@ -6,34 +6,38 @@ use std::sync::atomic::Ordering;
 use drive::{BlockError, Env};
 use format::log::LOST_RANGES_MAX;
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::log::Log;
-use crate::log::questions::{LOOK, OF_RECORD_MAX, OpenQuestions, SEALED_FROM};
+use crate::log::indeterminate::{CHECKPOINT_FROM, IndeterminateRanges, LOOK, OF_RECORD_MAX};
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Returns once a record may leave this many indeterminate ranges.
     ///
     /// # Errors
     /// [`BlockError`] if there is no room, and the group cannot be flushed to make some.
-    pub async fn open_questions(self: &Rc<Self>, log: &Log, count: usize) -> Result<OpenQuestions, BlockError> {
+    pub async fn leave_indeterminate(
+        self: &Rc<Self>,
+        log: &Log,
+        count: usize,
+    ) -> Result<IndeterminateRanges, BlockError> {
         let count = count.min(OF_RECORD_MAX);
-        let questions = &self.shared.questions;
+        let indeterminate = &self.shared.indeterminate;
         // In order of arrival, so that records with few ranges do not overtake one with many.
         let _turn = log.asks.enter().await;
         loop {
             let most = LOST_RANGES_MAX.saturating_sub(self.shared.lost.listed());
-            if let Some(open) = questions.try_open(count, most) {
-                if open >= SEALED_FROM.min(most) {
+            if let Some(open) = indeterminate.try_open(count, most) {
+                if open >= CHECKPOINT_FROM.min(most) {
                     self.answer_soon();
                 }
-                return Ok(OpenQuestions { shared: self.shared.clone(), count });
+                return Ok(IndeterminateRanges { shared: self.shared.clone(), count });
             }
-            if !questions.answering.swap(true, Ordering::AcqRel) {
+            if !indeterminate.answering.swap(true, Ordering::AcqRel) {
                 let flushed = self.flush().await;
-                questions.answering.store(false, Ordering::Release);
+                indeterminate.answering.store(false, Ordering::Release);
                 flushed?;
-                if questions.try_open(count, most).is_some() {
-                    return Ok(OpenQuestions { shared: self.shared.clone(), count });
+                if indeterminate.try_open(count, most).is_some() {
+                    return Ok(IndeterminateRanges { shared: self.shared.clone(), count });
                 }
             }
             // The open ranges belong to writes under way, or another shard is flushing.
@@ -44,14 +48,14 @@ impl<E: Env> Inner<E> {
     /// Returns once no shard flushes the group in the background. For a group that takes no more
     /// requests: nothing may be written after it was stopped.
     pub async fn answered(&self) {
-        while self.shared.questions.answering.load(Ordering::Acquire) {
+        while self.shared.indeterminate.answering.load(Ordering::Acquire) {
             self.env.sleep(LOOK).await;
         }
     }
 
     /// Flushes the group and writes a checkpoint record in the background.
     fn answer_soon(self: &Rc<Self>) {
-        if self.shared.questions.answering.load(Ordering::Acquire) {
+        if self.shared.indeterminate.answering.load(Ordering::Acquire) {
             return;
         }
         let inner = self.clone();
@@ -61,15 +65,15 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// Does background work that a stop of the group waits for ([`Inner::answered`]). `None` if the
-    /// group was stopped, or if other background work is under way.
+    /// Does background work that a stop of the group waits for ([`ArrayShard::answered`]). `None`
+    /// if the group was stopped, or if other background work is under way.
     pub async fn in_background<T>(&self, work: impl AsyncFnOnce() -> T) -> Option<T> {
-        let questions = &self.shared.questions;
-        if questions.answering.swap(true, Ordering::AcqRel) {
+        let indeterminate = &self.shared.indeterminate;
+        if indeterminate.answering.swap(true, Ordering::AcqRel) {
             return None;
         }
         let done = if self.shared.is_stopped() { None } else { Some(work().await) };
-        questions.answering.store(false, Ordering::Release);
+        indeterminate.answering.store(false, Ordering::Release);
         done
     }
 }

@@ -7,13 +7,13 @@ use drive::{BlockError, Buf, Env, Segments, join_all, oneshot};
 use format::log::{FrameHead, PartData, encode_frame_meta, frame_len, frame_meta_len};
 use smallvec::SmallVec;
 
-use crate::array::Inner;
-use crate::geometry::{MemberIndex, UnitIndex};
+use crate::array::ArrayShard;
+use crate::geometry::{MemberIndex, StripeGroup};
 use crate::log::{Appended, Log, PARTS_MAX, Pending, Record, Share, part};
 use crate::state::slot::DriveId;
 use crate::util::semaphore::Turn;
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Begins to make a record durable. The future that it returns waits for that.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ impl<E: Env> Inner<E> {
         let (done, receiver) = oneshot();
         let open = log.begin(&mut record, turn);
         log.pending.borrow_mut().push_back(Pending { record, open, done });
-        self.seal_later(log);
+        self.checkpoint_later(log);
         if !log.writing.replace(true) {
             let (inner, log) = (self.clone(), log.clone());
             self.env.spawn(async move {
@@ -94,19 +94,20 @@ impl<E: Env> Inner<E> {
             })
             .collect();
         let len = frame_len(&parts);
-        let units: Vec<(UnitIndex, bool)> = parts.iter().map(|part| (UnitIndex(part.unit), part.whole)).collect();
+        let stripe_groups: Vec<(StripeGroup, bool)> =
+            parts.iter().map(|part| (StripeGroup(part.stripe_group), part.whole)).collect();
         let last = parts.iter().map(|part| part.sequence).max().expect("a frame has parts");
-        if self.env.buggify("a ring is full") && log.settled_below() > log.retired() {
+        if self.env.buggify("a ring is full") && log.completed_below() > log.reclaimed() {
             self.flush_for_log(log).await?;
         }
         let offset = loop {
-            match log.place(member, len as u64, last, &units) {
+            match log.place(member, len as u64, last, &stripe_groups) {
                 Some(offset) => break offset,
                 None => self.make_room_in_log(log).await?,
             }
         };
         let mut meta = self.env.alloc(frame_meta_len(&parts));
-        let head = FrameHead { offset, tail: log.retired(), ..log.head };
+        let head = FrameHead { offset, tail: log.reclaimed(), ..log.head };
         encode_frame_meta(&log.array, &head, &parts, &mut meta);
         drop(parts);
         // The payloads are written from the buffers in which they were computed.
@@ -127,7 +128,7 @@ impl<E: Env> Inner<E> {
 
     /// Reclaims records if that is possible, or waits until one is completed.
     async fn make_room_in_log(self: &Rc<Self>, log: &Rc<Log>) -> Result<(), BlockError> {
-        if log.settled_below() > log.retired() {
+        if log.completed_below() > log.reclaimed() {
             self.flush_for_log(log).await?;
         } else if !self.incomplete.have_records() {
             // The records of this batch are open as well, but so are older ones, or there would be
@@ -155,7 +156,7 @@ impl<E: Env> Inner<E> {
     /// Flushes in the background, for all shards at once, so that there is room before it is
     /// needed.
     fn retire_soon(self: &Rc<Self>, log: &Rc<Log>) {
-        if log.settled_below() <= log.retired() || self.shared.retiring.swap(true, Ordering::SeqCst) {
+        if log.completed_below() <= log.reclaimed() || self.shared.retiring.swap(true, Ordering::SeqCst) {
             return;
         }
         let (inner, log) = (self.clone(), log.clone());

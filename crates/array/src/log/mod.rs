@@ -4,28 +4,30 @@
 //!
 //! A *record* announces one component of a write. Records that come together leave as one frame,
 //! and one write, on each member. A record is *open* until its strips have been overwritten, then
-//! it is *completed* (`settled`). A flush of the members after that makes it *reclaimed*
-//! (`retired`): its space in the rings may be used again. At most [`OPEN_MAX`] records are open:
-//! the warm-restart state has so many places, and a checkpoint record (`seal`) can name so many.
+//! it is *completed* (`completed`). A flush of the members after that makes it *reclaimed*
+//! (`reclaimed`): its space in the rings may be used again. At most [`OPEN_MAX`] records are open:
+//! the warm-restart state has so many places, and a checkpoint record (`write_checkpoint`) can name
+//! so many.
 //!
 //! Invariants, besides those of the rings ([`rings`]):
 //! 1. Records of one stripe group are appended under its lock. So the next one begins when the
 //!    strips of the one before are written.
 //! 2. A record's partial parity comes from durable strips, except those that it names itself.
-//!    Earlier writes to other strips of these columns are flushed first, with parity and checksums
-//!    (`recent` has them). Else a recovery could find old parity beside newer partial parity.
+//!    Earlier writes to other strips of these member offsets are flushed first, with parity and
+//!    checksums (`recent` has them). Else a recovery could find old parity beside newer partial
+//!    parity.
 //! 3. A flush of all members counts for the logs of all shards. The shard that flushes has noted
-//!    before which records of each log are completed ([`Counters::settled`]).
+//!    before which records of each log are completed ([`Counters::completed`]).
 
 pub(crate) mod admit;
 pub(crate) mod append;
-pub(crate) mod questions;
+pub(crate) mod indeterminate;
 pub(crate) mod record;
-pub(crate) mod unsealed;
+pub(crate) mod uncovered;
 
+mod checkpoint;
 mod open;
 mod rings;
-mod seal;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -41,23 +43,23 @@ use smallvec::SmallVec;
 use self::open::OpenSet;
 use self::rings::Rings;
 use crate::geometry::ranges::Range;
-use crate::geometry::{MemberIndex, Role, UnitIndex};
-use crate::log::questions::OpenQuestions;
-use crate::log::unsealed::Unsealed;
-use crate::state::kept::{KeptStream, OPEN_MAX};
+use crate::geometry::{MemberIndex, Role, StripeGroup};
+use crate::log::indeterminate::IndeterminateRanges;
+use crate::log::uncovered::Uncovered;
 use crate::state::shared::{Counters, Shared};
 use crate::state::slot::DriveId;
+use crate::state::warm::{OPEN_MAX, WarmStream};
 use crate::util::semaphore::{FairSemaphore, Turn};
-use crate::util::unit_map::UnitMap;
+use crate::util::stripe_group_map::StripeGroupMap;
 
 /// Most parts in one frame: bounds the time of the first record in it.
 pub(crate) const PARTS_MAX: usize = 256;
 
-const _: () = assert!(OPEN_MAX <= EXCEPTIONS_MAX, "a seal names every record that is open");
+const _: () = assert!(OPEN_MAX <= EXCEPTIONS_MAX, "a checkpoint record names every record that is open");
 
 /// A record that is to be made durable.
 pub(crate) struct Record {
-    pub unit: UnitIndex,
+    pub stripe_group: StripeGroup,
     pub entries: Entries,
     /// See [`PartData::whole`].
     pub whole: bool,
@@ -67,17 +69,17 @@ pub(crate) struct Record {
     /// they are durable, a checkpoint record has to say so.
     pub unverified: bool,
     /// Ranges indeterminate until a checkpoint record, or, if verifiable, until it is completed.
-    pub questions: Option<OpenQuestions>,
+    pub indeterminate: Option<IndeterminateRanges>,
     pub shares: SmallVec<[Share; 4]>,
     /// Data strips. If there are any, one of their members also holds a part (extra log holder).
-    pub witnesses: Witnesses,
+    pub extra_holders: ExtraHolders,
 }
 
 /// Entries of a record. Most records have one.
 pub(crate) type Entries = SmallVec<[Entry; 1]>;
 
 /// Strips with their members and drives.
-pub(crate) type Witnesses = SmallVec<[(Role, MemberIndex, DriveId); 8]>;
+pub(crate) type ExtraHolders = SmallVec<[(Role, MemberIndex, DriveId); 8]>;
 
 /// The part of a record that one holder stores.
 pub(crate) struct Share {
@@ -91,33 +93,33 @@ pub(crate) struct Share {
 /// overwritten, or never will be.
 pub(crate) struct Open {
     log: Rc<Log>,
-    unit: UnitIndex,
+    stripe_group: StripeGroup,
     sequence: u64,
     /// Its place in the warm-restart state.
-    kept: Option<usize>,
+    warm: Option<usize>,
     /// Its indeterminate ranges, if it can be verified.
-    _questions: Option<OpenQuestions>,
+    _indeterminate: Option<IndeterminateRanges>,
     _turn: Turn,
 }
 
 impl Open {
     /// Leaves the record open in the warm-restart state: a recovery after a kill finds it open.
     pub fn leave_open(mut self) {
-        self.kept = None;
+        self.warm = None;
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         self.log.open.borrow_mut().remove(self.sequence);
-        if let (Some(kept), Some(place)) = (&self.log.kept, self.kept) {
-            kept.settle(place);
+        if let (Some(warm), Some(place)) = (&self.log.warm, self.warm) {
+            warm.complete(place);
         }
-        if let Some(recent) = self.log.recent.borrow_mut().get_mut(self.unit) {
+        if let Some(recent) = self.log.recent.borrow_mut().get_mut(self.stripe_group) {
             let mine = recent.iter_mut().filter(|recent| recent.sequence == self.sequence);
-            mine.for_each(|recent| recent.settled = Some(self.log.flushes.get()));
+            mine.for_each(|recent| recent.completed = Some(self.log.flushes.get()));
         }
-        self.log.counters().settled.store(self.log.settled_below(), Ordering::Release);
+        self.log.counters().completed.store(self.log.completed_below(), Ordering::Release);
         self.log.changed();
     }
 }
@@ -125,11 +127,11 @@ impl Drop for Open {
 /// An entry of a record whose strips may not be durable yet.
 struct Recent {
     sequence: u64,
-    columns: Range,
+    offsets: Range,
     overwritten: u64,
     in_parity: u64,
     /// The flush that was the next to begin when the record was completed.
-    settled: Option<u64>,
+    completed: Option<u64>,
 }
 
 /// An entry of a completed record, whose strips may not be durable.
@@ -141,7 +143,7 @@ pub(crate) struct Written {
 
 /// The state when a flush began: records that were completed before are durable when it ends.
 pub(crate) struct FlushMark {
-    settled_below: u64,
+    completed_below: u64,
     flush: u64,
     /// The sequence after the last record there was, and the records that were open.
     below: u64,
@@ -175,7 +177,7 @@ pub(crate) struct Log {
     /// Permit to leave ranges indeterminate, in order of arrival.
     pub asks: FairSemaphore,
     /// Open records in the warm-restart state.
-    kept: Option<KeptStream>,
+    warm: Option<WarmStream>,
     /// By shard.
     counters: Arc<[Counters]>,
     /// The shard of this log.
@@ -184,14 +186,14 @@ pub(crate) struct Log {
     closed: Cell<bool>,
     rings: RefCell<Rings>,
     /// Entries by stripe group, until their strips are durable.
-    recent: RefCell<UnitMap<SmallVec<[Recent; 1]>>>,
+    recent: RefCell<StripeGroupMap<SmallVec<[Recent; 1]>>>,
     /// Flushes of all members that have begun.
     flushes: Cell<u64>,
     /// Operations that flushes of rows took since the last flush of all members began.
     spent_on_rows: Cell<usize>,
-    unsealed: RefCell<Unsealed>,
-    seals: FairSemaphore,
-    seal_slot: Cell<u64>,
+    uncovered: RefCell<Uncovered>,
+    checkpoints: FairSemaphore,
+    checkpoint_slot: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
     writing: Cell<bool>,
     /// A task writes a checkpoint record for completed records, after a while.
@@ -211,7 +213,7 @@ impl Log {
         first: u64,
     ) -> Rc<Log> {
         let generation = shared.log_generation.load(Ordering::Acquire);
-        let piece_bytes = shared.geometry.sector as u32;
+        let piece_bytes = shared.geometry.sector_bytes as u32;
         let place = format::log::ring(&shared.layout, stream, streams);
         Rc::new(Log {
             array: shared.array,
@@ -222,16 +224,16 @@ impl Log {
             open: RefCell::default(),
             begins: FairSemaphore::for_tasks(OPEN_MAX),
             asks: FairSemaphore::default(),
-            kept: shared.map.kept().and_then(|kept| kept.stream(generation, stream)),
+            warm: shared.map.warm().and_then(|warm| warm.stream(generation, stream)),
             counters,
             shard,
             closed: Cell::new(false),
             recent: RefCell::default(),
             flushes: Cell::new(0),
             spent_on_rows: Cell::new(0),
-            unsealed: RefCell::default(),
-            seals: FairSemaphore::default(),
-            seal_slot: Cell::new(0),
+            uncovered: RefCell::default(),
+            checkpoints: FairSemaphore::default(),
+            checkpoint_slot: Cell::new(0),
             pending: RefCell::default(),
             writing: Cell::new(false),
             lingering: Cell::new(false),
@@ -248,29 +250,29 @@ impl Log {
     /// now on.
     pub async fn close(&self) {
         // A checkpoint record that is being written comes first.
-        let _turn = self.seals.enter().await;
+        let _turn = self.checkpoints.enter().await;
         debug_assert!(self.open.borrow().is_empty(), "no record is open");
         self.closed.set(true);
-        self.unsealed.take();
-        self.counters().unsealed.store(false, Ordering::SeqCst);
+        self.uncovered.take();
+        self.counters().uncovered.store(false, Ordering::SeqCst);
     }
 
-    /// Most columns of a component whose record is sure to fit in the ring, for any change.
-    pub fn columns_max(&self) -> u64 {
-        // A piece of 4096 columns takes at most as much again for entries of single sectors and
-        // their checksums.
+    /// Most member offsets of a component whose record is sure to fit in the ring, for any change.
+    pub fn component_bytes_max(&self) -> u64 {
+        // A piece of 4096 member offsets takes at most as much again for entries of single sectors
+        // and their checksums.
         let blocks = self.place.len / BLOCK_BYTES;
         (blocks / 4).max(1) * BLOCK_BYTES
     }
 
     /// Whether records for the stripe group may be found in a ring.
-    pub fn has(&self, unit: UnitIndex) -> bool {
-        self.rings.borrow().has(unit)
+    pub fn has(&self, stripe_group: StripeGroup) -> bool {
+        self.rings.borrow().has(stripe_group)
     }
 
     /// Whether whole records for the stripe group may be found in a ring.
-    pub fn has_whole(&self, unit: UnitIndex) -> bool {
-        self.rings.borrow().has_whole(unit)
+    pub fn has_whole(&self, stripe_group: StripeGroup) -> bool {
+        self.rings.borrow().has_whole(stripe_group)
     }
 
     /// Notes that a flush of all members begins.
@@ -279,17 +281,17 @@ impl Log {
         self.flushes.set(flush + 1);
         self.spent_on_rows.set(0);
         let open: Vec<u64> = self.open.borrow().iter().collect();
-        FlushMark { settled_below: self.settled_below(), flush, below: self.next.get(), open }
+        FlushMark { completed_below: self.completed_below(), flush, below: self.next.get(), open }
     }
 
     /// Notes that the flush of this mark has ended, on all members.
     pub fn flush_ended(&self, mark: &FlushMark) {
         self.recent.borrow_mut().retain(|entries| {
-            entries.retain(|entry| entry.settled.is_none_or(|settled| settled > mark.flush));
+            entries.retain(|entry| entry.completed.is_none_or(|completed| completed > mark.flush));
             !entries.is_empty()
         });
-        if mark.settled_below > self.retired() {
-            self.retire(mark.settled_below);
+        if mark.completed_below > self.reclaimed() {
+            self.reclaim(mark.completed_below);
         }
         self.changed();
     }
@@ -297,7 +299,7 @@ impl Log {
     /// Takes account of flushes by other shards.
     fn catch_up(&self) {
         let flushed = self.counters().flushed.load(Ordering::Acquire);
-        if flushed <= self.retired() {
+        if flushed <= self.reclaimed() {
             return;
         }
         self.recent.borrow_mut().retain(|entries| {
@@ -305,17 +307,17 @@ impl Log {
             !entries.is_empty()
         });
         self.spent_on_rows.set(0);
-        self.retire(flushed);
+        self.reclaim(flushed);
     }
 
-    fn retire(&self, below: u64) {
-        self.rings.borrow_mut().retire(below);
-        self.unsealed.borrow_mut().retire(below);
+    fn reclaim(&self, below: u64) {
+        self.rings.borrow_mut().reclaim(below);
+        self.uncovered.borrow_mut().reclaim(below);
     }
 
     /// Records below this one are reclaimed.
-    fn retired(&self) -> u64 {
-        self.rings.borrow().retired()
+    fn reclaimed(&self) -> u64 {
+        self.rings.borrow().reclaimed()
     }
 
     fn counters(&self) -> &Counters {
@@ -323,55 +325,55 @@ impl Log {
     }
 
     /// Whether records with indeterminate ranges lack a checkpoint record on the members.
-    pub fn is_unsealed(&self) -> bool {
-        !self.unsealed.borrow().is_empty()
+    pub fn is_uncovered(&self) -> bool {
+        !self.uncovered.borrow().is_empty()
     }
 
     /// Whether such records were completed when the flush began, and no checkpoint record says so.
-    fn wants_seal(&self, mark: &FlushMark) -> bool {
-        !self.closed.get() && self.unsealed.borrow().has_settled(mark.below, &mark.open)
+    fn wants_checkpoint(&self, mark: &FlushMark) -> bool {
+        !self.closed.get() && self.uncovered.borrow().has_completed(mark.below, &mark.open)
     }
 
     /// Notes that the rings may not hold what was written there: the next checkpoint record is for
     /// all completed records.
-    pub fn doubt(&self) {
+    pub fn mark_suspect(&self) {
         if !self.rings.borrow().is_empty() {
-            self.unsealed.borrow_mut().add_all();
+            self.uncovered.borrow_mut().add_all();
         }
     }
 
-    /// Whether other strips in the columns of these entries were written, and may not be durable.
-    /// If an entry overwrites all `data` data strips, their old content does not matter.
-    pub fn conflicts(&self, unit: UnitIndex, entries: &[Entry], data: usize) -> bool {
+    /// Whether other strips in the member offsets of these entries were written, and may not be
+    /// durable. If an entry overwrites all `data` data strips, their old content does not matter.
+    pub fn conflicts(&self, stripe_group: StripeGroup, entries: &[Entry], data: usize) -> bool {
         self.catch_up();
         let recent = self.recent.borrow();
-        let others = recent.get(unit).map_or(&[][..], |recent| recent);
+        let others = recent.get(stripe_group).map_or(&[][..], |recent| recent);
         entries.iter().filter(|entry| entry.has_base(data)).any(|entry| {
-            let columns = Range::new(entry.x, entry.x + u64::from(entry.len));
+            let offsets = Range::new(entry.offset, entry.offset + u64::from(entry.len));
             others.iter().any(|other| {
                 let same = (other.overwritten, other.in_parity) == (entry.overwritten, entry.in_parity);
-                !same && !other.columns.intersect(columns).is_empty()
+                !same && !other.offsets.intersect(offsets).is_empty()
             })
         })
     }
 
     /// Completed writes to a row that may not be durable.
-    pub fn written_in(&self, unit: UnitIndex, row: Range) -> Vec<Written> {
+    pub fn written_in(&self, stripe_group: StripeGroup, row: Range) -> Vec<Written> {
         let recent = self.recent.borrow();
-        let of_row = recent.get(unit).into_iter().flatten().filter(|recent| row.contains(recent.columns));
-        let settled = of_row.filter(|recent| recent.settled.is_some());
-        settled
+        let of_row = recent.get(stripe_group).into_iter().flatten().filter(|recent| row.contains(recent.offsets));
+        let completed = of_row.filter(|recent| recent.completed.is_some());
+        completed
             .map(|recent| Written { sequence: recent.sequence, strips: recent.overwritten | recent.in_parity })
             .collect()
     }
 
     /// Notes that these writes are durable.
-    pub fn became_durable(&self, unit: UnitIndex, written: &[Written]) {
+    pub fn became_durable(&self, stripe_group: StripeGroup, written: &[Written]) {
         let mut all = self.recent.borrow_mut();
-        let Some(recent) = all.get_mut(unit) else { return };
+        let Some(recent) = all.get_mut(stripe_group) else { return };
         recent.retain(|recent| !written.iter().any(|written| written.sequence == recent.sequence));
         if recent.is_empty() {
-            all.remove(unit);
+            all.remove(stripe_group);
         }
     }
 
@@ -385,7 +387,7 @@ impl Log {
     }
 
     /// Every record below is completed: a flush that begins now reclaims it.
-    fn settled_below(&self) -> u64 {
+    fn completed_below(&self) -> u64 {
         self.open.borrow().first().unwrap_or(self.next.get())
     }
 
@@ -407,29 +409,29 @@ impl Log {
         self.open.borrow_mut().push(sequence);
         let entry = |entry: &Entry| Recent {
             sequence,
-            columns: Range::new(entry.x, entry.x + u64::from(entry.len)),
+            offsets: Range::new(entry.offset, entry.offset + u64::from(entry.len)),
             overwritten: entry.overwritten,
             in_parity: entry.in_parity,
-            settled: None,
+            completed: None,
         };
         let entries = record.entries.iter().filter(|entry| !entry.is_void()).map(entry);
-        self.recent.borrow_mut().or_default(record.unit).extend(entries);
+        self.recent.borrow_mut().or_default(record.stripe_group).extend(entries);
         if record.unverified {
-            let mut unsealed = self.unsealed.borrow_mut();
-            unsealed.add(sequence);
-            if let Some(questions) = record.questions.take() {
-                unsealed.leave_open(sequence, questions);
+            let mut uncovered = self.uncovered.borrow_mut();
+            uncovered.add(sequence);
+            if let Some(indeterminate) = record.indeterminate.take() {
+                uncovered.leave_open(sequence, indeterminate);
             }
         }
-        let kept = self.kept.as_ref().map(|kept| kept.open(sequence));
-        let _questions = record.questions.take();
-        Open { log: self.clone(), unit: record.unit, sequence, kept, _questions, _turn: turn }
+        let warm = self.warm.as_ref().map(|warm| warm.open(sequence));
+        let _indeterminate = record.indeterminate.take();
+        Open { log: self.clone(), stripe_group: record.stripe_group, sequence, warm, _indeterminate, _turn: turn }
     }
 
     /// Finds room for a frame on a member. `None` if there is none before more is reclaimed.
-    fn place(&self, member: MemberIndex, len: u64, last: u64, units: &[(UnitIndex, bool)]) -> Option<u64> {
+    fn place(&self, member: MemberIndex, len: u64, last: u64, stripe_groups: &[(StripeGroup, bool)]) -> Option<u64> {
         self.catch_up();
-        let start = self.rings.borrow_mut().place(member, len, last, units)?;
+        let start = self.rings.borrow_mut().place(member, len, last, stripe_groups)?;
         Some(self.place.offset + start)
     }
 
@@ -439,7 +441,7 @@ impl Log {
     }
 
     /// Returns once no record is open.
-    pub async fn settle(&self) {
+    pub async fn until_none_open(&self) {
         while !self.open.borrow().is_empty() {
             let _ = self.wait().await;
         }
@@ -455,7 +457,7 @@ impl Log {
     /// parts on each.
     fn batch(&self, parts_max: usize) -> Vec<Pending> {
         let mut pending = self.pending.borrow_mut();
-        choose_witnesses(&mut pending);
+        choose_extra_holders(&mut pending);
         let mut lens: SmallVec<[(MemberIndex, u64, usize); 16]> = SmallVec::new();
         let mut count = 0;
         for next in pending.iter() {
@@ -481,13 +483,13 @@ impl Log {
 }
 
 /// Gives each record that needs one an extra log holder: a member with a frame, or else the first.
-fn choose_witnesses(pending: &mut VecDeque<Pending>) {
+fn choose_extra_holders(pending: &mut VecDeque<Pending>) {
     let shares = pending.iter().flat_map(|pending| &pending.record.shares);
     let mut members = shares.fold(0u64, |members, share| members | 1 << share.member.0);
     for Pending { record, .. } in pending {
-        let witnesses = std::mem::take(&mut record.witnesses);
-        let with_frame = witnesses.iter().find(|(_, member, _)| members >> member.0 & 1 == 1);
-        if let Some(&(role, member, drive)) = with_frame.or(witnesses.first()) {
+        let extra_holders = std::mem::take(&mut record.extra_holders);
+        let with_frame = extra_holders.iter().find(|(_, member, _)| members >> member.0 & 1 == 1);
+        if let Some(&(role, member, drive)) = with_frame.or(extra_holders.first()) {
             members |= 1 << member.0;
             record.shares.push(Share { role, member, drive, payload: Buf::zeroes(0) });
         }
@@ -498,7 +500,7 @@ const BLOCK_BYTES: u64 = format::BLOCK as u64;
 
 pub(crate) fn part<'a>(sequence: u64, record: &'a Record, holders: u64, share: &'a Share) -> PartData<'a> {
     let role = share.role as u16;
-    let Record { unit, entries, whole, in_sync, .. } = record;
-    let (unit, in_sync, whole) = (unit.0, *in_sync, *whole);
-    PartData { sequence, unit, holders, in_sync, role, entries, whole, payload: &share.payload }
+    let Record { stripe_group, entries, whole, in_sync, .. } = record;
+    let (stripe_group, in_sync, whole) = (stripe_group.0, *in_sync, *whole);
+    PartData { sequence, stripe_group, holders, in_sync, role, entries, whole, payload: &share.payload }
 }

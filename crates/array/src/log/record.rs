@@ -9,13 +9,13 @@ use format::log::Entry;
 use format::{CrashSafety, MemberState};
 use smallvec::{SmallVec, smallvec};
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::geometry::ranges::{Range, Ranges};
-use crate::geometry::{MemberIndex, Role, UnitIndex, roles};
+use crate::geometry::{MemberIndex, Role, StripeGroup, roles};
 use crate::io::overlay::Overlay;
 use crate::io::plan::Strip;
 use crate::io::types::{Bases, Change, Logged, Overwritten, RowView, StripView, StripWrite};
-use crate::log::{Appended, Entries, Log, Record, Share, Witnesses};
+use crate::log::{Appended, Entries, ExtraHolders, Log, Record, Share};
 use crate::state::slot::DriveId;
 
 /// How often a write checks whether the end of a rebuild still blocks it.
@@ -24,15 +24,15 @@ const HOLD_LOOK: Duration = Duration::from_micros(100);
 /// How often a write checks whether a suspect member has been declared faulty or cleared.
 const DECISION_LOOK: Duration = Duration::from_millis(1);
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Logs a write to a stripe that was written before.
     pub async fn log_component(
         self: &Rc<Self>,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         view: &RowView<E::Drive>,
         change: &Change<'_>,
     ) -> Result<Logged, BlockError> {
-        let &Change { overlay, columns, writes, bases, fua } = change;
+        let &Change { overlay, offsets, writes, bases, fua } = change;
         let Some(log) = &self.log() else { return Ok(Logged::Nothing) };
         let geometry = &self.shared.geometry;
         let trusted = self.trusted(view);
@@ -42,68 +42,69 @@ impl<E: Env> Inner<E> {
         // stale. So one data member also stores the record, which names the ranges. The remaining
         // parity may lie on drives that are being filled, which a recovery makes right but does not
         // read. The record then says that this parity has to be computed again.
-        let mut wants_witness = self.shared.checksums.is_some() || (holders == 0 && filling);
-        let witnesses = trusted & geometry.data_strips();
-        if holders == 0 && (!wants_witness || witnesses == 0) {
+        let mut wants_extra_holder = self.shared.checksums.is_some() || (holders == 0 && filling);
+        let extra_holders = trusted & geometry.data_strips();
+        if holders == 0 && (!wants_extra_holder || extra_holders == 0) {
             // Data members may hold older whole records of these strips: no new one is written.
             if self.shared.crash_safety == CrashSafety::Strict {
-                Box::pin(self.void_records(unit, columns)).await?;
+                Box::pin(self.void_records(stripe_group, offsets)).await?;
             }
             return Ok(Logged::Nothing);
         }
-        let mut entries = self.entries(overlay, columns, view, writes, trusted);
+        let mut entries = self.entries(overlay, offsets, view, writes, trusted);
         if !bases.is_empty() && !matches!(&entries[..], [entry] if entry.in_parity == 0) {
             // The member of the strip is not trusted any more.
             return Ok(Logged::Again);
         }
-        while log.conflicts(unit, &entries, geometry.data) {
+        while log.conflicts(stripe_group, &entries, geometry.data) {
             // Boxed, like all rare paths here: the future is part of the task of each stripe group.
-            Box::pin(self.flush_row_or_all(log, unit, columns)).await?;
+            Box::pin(self.flush_row_or_all(log, stripe_group, offsets)).await?;
         }
         let changed = entries.iter().fold(0, |bits, entry| bits | entry.overwritten);
         let share = |role: Role, payload: Buf| {
             let strip = &view.0[role];
             Share { role, member: strip.member, drive: strip.id, payload }
         };
-        let several = |entry: &Entry| geometry.data > 1 && is_open_question(entry);
+        let several = |entry: &Entry| geometry.data > 1 && is_indeterminate(entry);
         let whole = self.shared.crash_safety == CrashSafety::Strict && entries.iter().any(several);
-        // The log may hold an older whole record of these columns, on data members too. If a crash
-        // costs all parity, this one must still be found, or the older one would be rolled forward
-        // over it. At most as many members as parity strips are lost, so an extra holder survives.
-        wants_witness |= log.has_whole(unit);
-        let witness = |role: Role| (role, view.0[role].member, view.0[role].id);
-        let witnesses = match wants_witness && !whole {
-            true => roles(witnesses).map(witness).collect(),
-            false => Witnesses::new(),
+        // The log may hold an older whole record of these member offsets, on data members too. If a
+        // crash costs all parity, this one must still be found, or the older one would be rolled
+        // forward over it. At most as many members as parity strips are lost, so an extra holder
+        // survives.
+        wants_extra_holder |= log.has_whole(stripe_group);
+        let extra_holder = |role: Role| (role, view.0[role].member, view.0[role].id);
+        let extra_holders = match wants_extra_holder && !whole {
+            true => roles(extra_holders).map(extra_holder).collect(),
+            false => ExtraHolders::new(),
         };
         let shares = if whole {
             roles(changed | holders).map(|role| share(role, self.new_content(role, &entries, writes))).collect()
         } else {
             let computed: Bases;
             let payload = if bases.is_empty() {
-                computed = self.base_syndromes(columns, &mut entries, writes, fua);
+                computed = self.partial_parity(offsets, &mut entries, writes, fua);
                 &computed
             } else {
                 bases
             };
             roles(holders).map(|role| share(role, payload[role - geometry.data].clone())).collect()
         };
-        let questions = match entries.iter().filter(|entry| several(entry)).map(|entry| self.questions_of(entry)).sum()
-        {
-            0 => None,
-            _ if whole => None,
-            count => Some(Box::pin(self.open_questions(log, count)).await?),
-        };
+        let indeterminate =
+            match entries.iter().filter(|entry| several(entry)).map(|entry| self.indeterminate_of(entry)).sum() {
+                0 => None,
+                _ if whole => None,
+                count => Some(Box::pin(self.leave_indeterminate(log, count)).await?),
+            };
         let turn = log.turn().await;
-        if self.shared.is_any_suspect_in(self.shared.geometry.set(unit)) {
+        if self.shared.is_any_suspect_in(self.shared.geometry.set(stripe_group)) {
             drop(turn);
-            self.until_decided(unit).await;
+            self.until_decided(stripe_group).await;
             return Ok(Logged::Again);
         }
-        if self.shared.is_held() {
+        if self.shared.is_quiesced() {
             // A rebuild is ending. The plan must include its drive.
             drop(turn);
-            while self.shared.is_held() {
+            while self.shared.is_quiesced() {
                 self.env.sleep(HOLD_LOOK).await;
             }
             return Ok(Logged::Again);
@@ -112,31 +113,31 @@ impl<E: Env> Inner<E> {
         let is_unverified = |entry: &Entry| several(entry) && entry.checksums.is_empty();
         let unverified = !whole && entries.iter().any(is_unverified);
         if unverified {
-            self.counters().unsealed.store(true, Ordering::SeqCst);
+            self.counters().uncovered.store(true, Ordering::SeqCst);
         }
         let in_sync = self.in_sync(view);
-        let record = Record { unit, entries, whole, in_sync, unverified, questions, shares, witnesses };
+        let record = Record { stripe_group, entries, whole, in_sync, unverified, indeterminate, shares, extra_holders };
         Ok(match self.append(log, record, turn).await? {
             Appended::Durable(open) => Logged::Durable(open, overwritten),
             Appended::HolderLeft => Logged::Again,
         })
     }
 
-    /// Returns the data strip that alone changes, over all columns of a component, and is
+    /// Returns the data strip that alone changes, over all member offsets of a component, and is
     /// overwritten in place. The payloads of its record are the entire parity without that strip.
     /// They are computed first, and become the new parity in the same memory once the record is
     /// durable.
-    pub fn changes_alone(&self, view: &RowView<E::Drive>, columns: Range, touched: &[Ranges]) -> Option<Role> {
+    pub fn changes_alone(&self, view: &RowView<E::Drive>, offsets: Range, touched: &[Ranges]) -> Option<Role> {
         let _ = self.log()?;
         let mut changing = touched.iter().enumerate().filter(|(_, touched)| !touched.is_empty());
         let (role, touched) = changing.next().filter(|_| self.shared.geometry.data > 1 && changing.next().is_none())?;
         let is_in_place = good(view) & self.trusted(view) & 1 << role != 0;
-        (is_in_place && touched.gaps(columns).is_empty()).then_some(role)
+        (is_in_place && touched.gaps(offsets).is_empty()).then_some(role)
     }
 
     /// Whether the record contains nothing of the parity, because the write covers all data strips
-    /// over all columns. The parity then need not be computed before the record is logged.
-    pub fn record_leaves_out_syndromes(&self, view: &RowView<E::Drive>, fua: bool) -> bool {
+    /// over all member offsets. The parity then need not be computed before the record is logged.
+    pub fn record_leaves_out_parity(&self, view: &RowView<E::Drive>, fua: bool) -> bool {
         let in_place = good(view) & self.trusted(view);
         let data = self.shared.geometry.data_strips();
         !fua && self.shared.crash_safety != CrashSafety::Strict && in_place & data == data
@@ -146,28 +147,28 @@ impl<E: Env> Inner<E> {
     /// stays. A record cannot be right for both cases. It would take the contents of a suspect
     /// member for lost, and others may be lost in a crash before the decision, or if the member
     /// stays.
-    async fn until_decided(&self, unit: UnitIndex) {
-        while self.shared.is_any_suspect_in(self.shared.geometry.set(unit)) {
+    async fn until_decided(&self, stripe_group: StripeGroup) {
+        while self.shared.is_any_suspect_in(self.shared.geometry.set(stripe_group)) {
             self.env.sleep(DECISION_LOOK).await;
         }
     }
 
     /// Number of ranges that a power cut may make indeterminate through this entry: as many as
     /// strips that may be lost.
-    fn questions_of(&self, entry: &Entry) -> usize {
-        self.shared.geometry.syndromes.min(entry.overwritten.count_ones() as usize)
+    fn indeterminate_of(&self, entry: &Entry) -> usize {
+        self.shared.geometry.parity_count.min(entry.overwritten.count_ones() as usize)
     }
 
     /// Writes a record that voids older records of a stripe group. They must not be applied to
-    /// columns that are about to be written without a record: chunks that are again written for the
-    /// first time.
-    pub async fn void_records(self: &Rc<Self>, unit: UnitIndex, zone: Range) -> Result<(), BlockError> {
+    /// member offsets that are about to be written without a record: chunks that are again written
+    /// for the first time.
+    pub async fn void_records(self: &Rc<Self>, stripe_group: StripeGroup, chunk: Range) -> Result<(), BlockError> {
         let Some(log) = &self.log() else { return Ok(()) };
-        while log.has(unit) {
+        while log.has(stripe_group) {
             // Parity, and so the record holders, are on other members in each stripe.
-            let rows = self.shared.geometry.row_ranges().map(|row| row.intersect(zone));
-            let void = |columns| self.void_row(log, unit, columns);
-            let voided = join_all(rows.filter(|columns| !columns.is_empty()).map(void)).await;
+            let rows = self.shared.geometry.row_ranges().map(|row| row.intersect(chunk));
+            let void = |offsets| self.void_row(log, stripe_group, offsets);
+            let voided = join_all(rows.filter(|offsets| !offsets.is_empty()).map(void)).await;
             if voided.into_iter().collect::<Result<Vec<bool>, BlockError>>()?.into_iter().all(|durable| durable) {
                 break;
             }
@@ -175,18 +176,29 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Voids older records of columns of one stripe. Returns false if a member left meanwhile.
-    async fn void_row(self: &Rc<Self>, log: &Rc<Log>, unit: UnitIndex, columns: Range) -> Result<bool, BlockError> {
+    /// Voids older records of member offsets of one stripe. Returns false if a member left
+    /// meanwhile.
+    async fn void_row(
+        self: &Rc<Self>,
+        log: &Rc<Log>,
+        stripe_group: StripeGroup,
+        offsets: Range,
+    ) -> Result<bool, BlockError> {
         let turn = log.turn().await;
-        if self.shared.is_any_suspect_in(self.shared.geometry.set(unit)) {
+        if self.shared.is_any_suspect_in(self.shared.geometry.set(stripe_group)) {
             drop(turn);
-            self.until_decided(unit).await;
+            self.until_decided(stripe_group).await;
             return Ok(false);
         }
         let geometry = &self.shared.geometry;
-        let view = self.view(unit, columns.start, &[]);
-        let entry =
-            Entry { x: columns.start, len: columns.len() as u32, overwritten: 0, in_parity: 0, checksums: Vec::new() };
+        let view = self.view(stripe_group, offsets.start, &[]);
+        let entry = Entry {
+            offset: offsets.start,
+            len: offsets.len() as u32,
+            overwritten: 0,
+            in_parity: 0,
+            checksums: Vec::new(),
+        };
         let in_sync = self.in_sync(&view);
         let trusted = self.trusted(&view);
         let holders = trusted & !geometry.data_strips();
@@ -205,14 +217,14 @@ impl<E: Env> Inner<E> {
             return Ok(true);
         }
         let record = Record {
-            unit,
+            stripe_group,
             entries: smallvec![entry],
             whole: false,
             in_sync,
             unverified: false,
-            questions: None,
+            indeterminate: None,
             shares,
-            witnesses: Witnesses::new(),
+            extra_holders: ExtraHolders::new(),
         };
         // Completed at once: it overwrites nothing, and the records that it voids are reclaimed
         // before it is.
@@ -230,12 +242,12 @@ impl<E: Env> Inner<E> {
     /// Strips that a recovery would trust as it finds them.
     fn trusted(&self, view: &RowView<E::Drive>) -> u64 {
         let is_trusted =
-            |strip: &StripView<E::Drive>| strip.strip != Strip::Lost && self.is_settled_member(strip.member, strip.id);
+            |strip: &StripView<E::Drive>| strip.strip != Strip::Lost && self.is_trusted_member(strip.member, strip.id);
         bits(view, is_trusted)
     }
 
     /// Whether the member is in sync and not suspect.
-    fn is_settled_member(&self, member: MemberIndex, drive: DriveId) -> bool {
+    fn is_trusted_member(&self, member: MemberIndex, drive: DriveId) -> bool {
         // A member becomes suspect before the flush that precedes the change of its slot. So the
         // suspect flag is checked last.
         let slot = self.shared.slot(member);
@@ -244,21 +256,21 @@ impl<E: Env> Inner<E> {
 
     /// Whether a strip was overwritten that a recovery would now count as lost.
     pub fn has_lost_any(&self, overwritten: &Overwritten) -> bool {
-        !overwritten.iter().all(|&(member, drive)| self.is_settled_member(member, drive))
+        !overwritten.iter().all(|&(member, drive)| self.is_trusted_member(member, drive))
     }
 
-    /// The columns that change, cut where a strip begins or ends to change.
+    /// The member offsets that change, cut where a strip begins or ends to change.
     fn entries(
         &self,
         overlay: &Overlay,
-        columns: Range,
+        offsets: Range,
         view: &RowView<E::Drive>,
         writes: &[StripWrite],
         trusted: u64,
     ) -> Entries {
         let geometry = &self.shared.geometry;
         let entry = |range: Range, overwritten, in_parity| Entry {
-            x: range.start,
+            offset: range.start,
             len: range.len() as u32,
             overwritten,
             in_parity,
@@ -266,11 +278,11 @@ impl<E: Env> Inner<E> {
         };
         if geometry.data == 1 {
             // Any copy is right, old or new, whichever strip is lost.
-            return smallvec![entry(columns, 1, 0)];
+            return smallvec![entry(offsets, 1, 0)];
         }
         let lost = bits(view, |strip| strip.strip == Strip::Lost) & geometry.data_strips();
         // Writes to lost strips go into the parity alone.
-        let of_lost = those(lost, |role| overlay.touches(role, columns));
+        let of_lost = those(lost, |role| overlay.touches(role, offsets));
         let of_data = || writes.iter().filter(|write| write.role < geometry.data);
         let written = of_data().fold(of_lost, |bits, write| bits | 1 << write.role);
         // A strip that could not be read is carried in parity: its old content is only in the
@@ -280,9 +292,9 @@ impl<E: Env> Inner<E> {
         // content. So it needs no parity, which strips that are lost in a crash may need.
         let good = good(view);
         let to_solve = ((written & !good) | !trusted) & geometry.data_strips();
-        let syndromes = trusted & !geometry.data_strips();
+        let parity = trusted & !geometry.data_strips();
         let is_strict = self.shared.crash_safety == CrashSafety::Strict;
-        let may_restate = !is_strict && to_solve.count_ones() <= syndromes.count_ones();
+        let may_restate = !is_strict && to_solve.count_ones() <= parity.count_ones();
         let in_place = if may_restate { trusted & good } else { trusted };
         let mut ranges = of_data().map(StripWrite::range);
         if let Some(range) = ranges.next()
@@ -296,7 +308,7 @@ impl<E: Env> Inner<E> {
             changed[write.role].add(write.range());
         }
         for role in roles(of_lost) {
-            for range in overlay.touched(role, columns, geometry).iter() {
+            for range in overlay.touched(role, offsets, geometry).iter() {
                 changed[role].add(range);
             }
         }
@@ -313,7 +325,7 @@ impl<E: Env> Inner<E> {
             match entries.last_mut() {
                 Some(last)
                     if (last.overwritten, last.in_parity) == (overwritten, in_parity)
-                        && last.x + u64::from(last.len) == range.start =>
+                        && last.offset + u64::from(last.len) == range.start =>
                 {
                     last.len += range.len() as u32;
                 }
@@ -330,7 +342,7 @@ impl<E: Env> Inner<E> {
         content.fill(0);
         let mut at = 0;
         for entry in entries {
-            let range = Range::new(entry.x, entry.x + u64::from(entry.len));
+            let range = Range::new(entry.offset, entry.offset + u64::from(entry.len));
             for (start, bytes) in slices(writes, role, range) {
                 let from = at + (start - range.start) as usize;
                 content[from..from + bytes.len()].copy_from_slice(bytes);
@@ -342,25 +354,25 @@ impl<E: Env> Inner<E> {
 
     /// The payloads by parity strip. Also sets the checksums of the entries that need them: no
     /// checkpoint record follows a durable write to say that its strips are written.
-    fn base_syndromes(&self, columns: Range, entries: &mut [Entry], writes: &[StripWrite], durable: bool) -> Bases {
+    fn partial_parity(&self, offsets: Range, entries: &mut [Entry], writes: &[StripWrite], durable: bool) -> Bases {
         let geometry = &self.shared.geometry;
         let with_base = |entry: &&Entry| entry.has_base(geometry.data);
         let len: usize = entries.iter().filter(with_base).map(|entry| entry.len as usize).sum();
         if len == 0 && (geometry.data == 1 || !durable) {
-            return (0..geometry.syndromes).map(|_| Buf::zeroes(0)).collect();
+            return (0..geometry.parity_count).map(|_| Buf::zeroes(0)).collect();
         }
-        let syndrome = |role: Role| writes.iter().find(|write| write.role == role);
-        let mut bases: SmallVec<[BufMut; 4]> = (0..geometry.syndromes).map(|_| self.env.alloc(len)).collect();
+        let parity_strip = |role: Role| writes.iter().find(|write| write.role == role);
+        let mut bases: SmallVec<[BufMut; 4]> = (0..geometry.parity_count).map(|_| self.env.alloc(len)).collect();
         let mut at = 0;
         for entry in entries {
-            let range = Range::new(entry.x, entry.x + u64::from(entry.len));
-            debug_assert!(columns.contains(range));
+            let range = Range::new(entry.offset, entry.offset + u64::from(entry.len));
+            debug_assert!(offsets.contains(range));
             let overwritten = entry.overwritten;
             let strips = || roles(overwritten);
             if entry.has_base(geometry.data) {
                 let into = at..at + entry.len as usize;
                 for (index, base) in bases.iter_mut().enumerate() {
-                    match syndrome(geometry.data + index) {
+                    match parity_strip(geometry.data + index) {
                         Some(write) => copy_of(write, range, &mut base[into.clone()]),
                         // Not written, because it is lost. The value computed here is never read.
                         None => base[into.clone()].fill(0),
@@ -376,10 +388,10 @@ impl<E: Env> Inner<E> {
                 }
                 at = into.end;
             }
-            if durable && geometry.data > 1 && is_open_question(entry) {
+            if durable && geometry.data > 1 && is_indeterminate(entry) {
                 let mut checksums = Vec::new();
-                for start in (range.start..range.end).step_by(geometry.sector as usize) {
-                    let piece = Range::new(start, start + geometry.sector);
+                for start in (range.start..range.end).step_by(geometry.sector_bytes as usize) {
+                    let piece = Range::new(start, start + geometry.sector_bytes);
                     for role in strips().chain(geometry.data..geometry.strips()) {
                         let sum = |sum, (_, bytes): (u64, &[u8])| gf::crc32c_append(sum, bytes);
                         checksums.push(slices(writes, role, piece).fold(0, sum));
@@ -408,20 +420,20 @@ fn good<D>(view: &RowView<D>) -> u64 {
 }
 
 /// If an overwritten strip of this entry is lost, the partial parity alone cannot tell its content.
-fn is_open_question(entry: &Entry) -> bool {
+fn is_indeterminate(entry: &Entry) -> bool {
     let count = entry.overwritten.count_ones();
     count > 1 || (count == 1 && entry.in_parity != 0)
 }
 
-/// The slices that are written to a strip within some columns, in order of address, each with its
-/// column.
+/// The slices that are written to a strip within some member offsets, in order of address, each
+/// with its member offset.
 fn slices(writes: &[StripWrite], role: Role, within: Range) -> impl Iterator<Item = (u64, &[u8])> {
     let writes = writes.iter().filter(move |write| write.role == role);
-    writes.flat_map(move |write| slices_of(&write.data, write.x, within))
+    writes.flat_map(move |write| slices_of(&write.data, write.offset, within))
 }
 
-fn slices_of(data: &Segments, x: u64, within: Range) -> impl Iterator<Item = (u64, &[u8])> {
-    let mut start = x;
+fn slices_of(data: &Segments, offset: u64, within: Range) -> impl Iterator<Item = (u64, &[u8])> {
+    let mut start = offset;
     data.iter().filter_map(move |segment| {
         let range = Range::new(start, start + segment.len() as u64);
         start = range.end;
@@ -431,7 +443,7 @@ fn slices_of(data: &Segments, x: u64, within: Range) -> impl Iterator<Item = (u6
 }
 
 fn copy_of(write: &StripWrite, range: Range, into: &mut [u8]) {
-    for (start, bytes) in slices_of(&write.data, write.x, range) {
+    for (start, bytes) in slices_of(&write.data, write.offset, range) {
         let at = (start - range.start) as usize;
         into[at..at + bytes.len()].copy_from_slice(bytes);
     }

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::geometry::{MemberIndex, UnitIndex};
-use crate::util::unit_map::UnitMap;
+use crate::geometry::{MemberIndex, StripeGroup};
+use crate::util::stripe_group_map::StripeGroupMap;
 
 /// A frame in a ring.
 struct Placed {
@@ -16,7 +16,7 @@ struct Placed {
     /// Its last record.
     last: u64,
     /// The stripe groups of its parts, and whether each part is of a whole record.
-    units: Vec<(UnitIndex, bool)>,
+    stripe_groups: Vec<(StripeGroup, bool)>,
 }
 
 /// Numbers of parts that may still be found in rings.
@@ -42,27 +42,27 @@ pub(super) struct Rings {
     len: u64,
     of_member: BTreeMap<MemberIndex, Ring>,
     /// Parts in the rings, by stripe group.
-    units: UnitMap<Parts>,
+    stripe_groups: StripeGroupMap<Parts>,
     /// Number of parts that are of whole records: none, in most groups.
     whole_parts: u64,
     /// Records below this one are reclaimed.
-    retired: u64,
+    reclaimed: u64,
 }
 
 impl Rings {
-    /// Empty rings of `len` bytes. Records below `retired` are reclaimed.
-    pub fn new(len: u64, retired: u64) -> Rings {
-        Rings { len, of_member: BTreeMap::new(), units: UnitMap::default(), whole_parts: 0, retired }
+    /// Empty rings of `len` bytes. Records below `reclaimed` are reclaimed.
+    pub fn new(len: u64, reclaimed: u64) -> Rings {
+        Rings { len, of_member: BTreeMap::new(), stripe_groups: StripeGroupMap::default(), whole_parts: 0, reclaimed }
     }
 
     /// Records below this one are reclaimed.
-    pub fn retired(&self) -> u64 {
-        self.retired
+    pub fn reclaimed(&self) -> u64 {
+        self.reclaimed
     }
 
     /// Reclaims the records below `below`.
-    pub fn retire(&mut self, below: u64) {
-        self.retired = below;
+    pub fn reclaim(&mut self, below: u64) {
+        self.reclaimed = below;
         for ring in self.of_member.values_mut() {
             let held = ring.frames.iter().filter(|frame| frame.last >= below);
             ring.held = held.map(|frame| frame.len).sum();
@@ -70,18 +70,18 @@ impl Rings {
     }
 
     /// Whether parts of records for the stripe group may be found in a ring.
-    pub fn has(&self, unit: UnitIndex) -> bool {
-        self.units.get(unit).is_some()
+    pub fn has(&self, stripe_group: StripeGroup) -> bool {
+        self.stripe_groups.get(stripe_group).is_some()
     }
 
     /// Whether parts of whole records for the stripe group may be found in a ring.
-    pub fn has_whole(&self, unit: UnitIndex) -> bool {
-        self.whole_parts > 0 && self.units.get(unit).is_some_and(|parts| parts.whole > 0)
+    pub fn has_whole(&self, stripe_group: StripeGroup) -> bool {
+        self.whole_parts > 0 && self.stripe_groups.get(stripe_group).is_some_and(|parts| parts.whole > 0)
     }
 
     /// Whether no parts may be found in a ring.
     pub fn is_empty(&self) -> bool {
-        self.units.is_empty()
+        self.stripe_groups.is_empty()
     }
 
     /// Whether more than half of a ring waits to be reclaimed.
@@ -90,9 +90,16 @@ impl Rings {
     }
 
     /// Finds room for a frame of `len` bytes in the member's ring, and returns where it starts.
-    /// `last` is the last record of the frame. `units` has the stripe groups of its parts, and
-    /// whether each part is of a whole record. `None` if there is no room before more is reclaimed.
-    pub fn place(&mut self, member: MemberIndex, len: u64, last: u64, units: &[(UnitIndex, bool)]) -> Option<u64> {
+    /// `last` is the last record of the frame. `stripe_groups` has the stripe groups of its parts,
+    /// and whether each part is of a whole record. `None` if there is no room before more is
+    /// reclaimed.
+    pub fn place(
+        &mut self,
+        member: MemberIndex,
+        len: u64,
+        last: u64,
+        stripe_groups: &[(StripeGroup, bool)],
+    ) -> Option<u64> {
         let ring = self.of_member.entry(member).or_default();
         let mut start = ring.head;
         if start + len > self.len {
@@ -103,28 +110,29 @@ impl Rings {
             start = 0;
         }
         let overlaps = |frame: &Placed| frame.start < start + len && start < frame.start + frame.len;
-        if ring.frames.iter().take_while(|frame| overlaps(frame)).any(|frame| frame.last >= self.retired) {
+        if ring.frames.iter().take_while(|frame| overlaps(frame)).any(|frame| frame.last >= self.reclaimed) {
             return None;
         }
         while ring.frames.front().is_some_and(overlaps) {
             let gone = ring.frames.pop_front().expect("it is there");
-            for (unit, whole) in gone.units {
-                let parts = self.units.get_mut(unit).expect("a part is counted as long as it can be found");
+            for (stripe_group, whole) in gone.stripe_groups {
+                let parts =
+                    self.stripe_groups.get_mut(stripe_group).expect("a part is counted as long as it can be found");
                 parts.all -= 1;
                 parts.whole -= u32::from(whole);
                 self.whole_parts -= u64::from(whole);
                 if parts.all == 0 {
-                    self.units.remove(unit);
+                    self.stripe_groups.remove(stripe_group);
                 }
             }
         }
-        for &(unit, whole) in units {
-            let parts = self.units.or_default(unit);
+        for &(stripe_group, whole) in stripe_groups {
+            let parts = self.stripe_groups.or_default(stripe_group);
             parts.all += 1;
             parts.whole += u32::from(whole);
             self.whole_parts += u64::from(whole);
         }
-        ring.frames.push_back(Placed { start, len, last, units: units.to_vec() });
+        ring.frames.push_back(Placed { start, len, last, stripe_groups: stripe_groups.to_vec() });
         ring.head = start + len;
         ring.held += len;
         Some(start)
@@ -144,7 +152,7 @@ mod tests {
         member: usize,
         len: u64,
         left: u64,
-        unit: u64,
+        stripe_group: u64,
         whole: bool,
     }
 
@@ -152,38 +160,38 @@ mod tests {
         /// The model knows for every byte of the rings which frame was written there last. A frame
         /// can be found while all of its bytes are left.
         #[test]
-        fn frames_are_written_over_once_retired_and_units_known_as_long_as_they_can_be_found(
+        fn frames_are_written_over_once_reclaimed_and_stripe_groups_known_as_long_as_they_can_be_found(
             steps in proptest::collection::vec((0u16..2, 1u64..12, 0u64..6, any::<bool>(), any::<bool>()), 0..200)
         ) {
             let mut rings = Rings::new(LEN, 0);
             let mut bytes: [[Option<usize>; LEN as usize]; 2] = [[None; LEN as usize]; 2];
             let mut written: Vec<Written> = Vec::new();
-            for (member, len, unit, whole, retires) in steps {
+            for (member, len, stripe_group, whole, retires) in steps {
                 let sequence = written.len();
                 if retires {
-                    rings.retire(sequence as u64);
+                    rings.reclaim(sequence as u64);
                 }
-                let (ring, retired) = (&mut bytes[usize::from(member)], rings.retired() as usize);
-                if let Some(start) = rings.place(MemberIndex(member), len, sequence as u64, &[(UnitIndex(unit), whole)]) {
+                let (ring, reclaimed) = (&mut bytes[usize::from(member)], rings.reclaimed() as usize);
+                if let Some(start) = rings.place(MemberIndex(member), len, sequence as u64, &[(StripeGroup(stripe_group), whole)]) {
                     prop_assert!(start + len <= LEN);
                     for byte in &mut ring[start as usize..(start + len) as usize] {
                         if let Some(before) = byte.replace(sequence) {
-                            prop_assert!(before < retired);
+                            prop_assert!(before < reclaimed);
                             written[before].left -= 1;
                         }
                     }
-                    written.push(Written { member: member.into(), len, left: len, unit, whole });
+                    written.push(Written { member: member.into(), len, left: len, stripe_group, whole });
                 } else {
-                    prop_assert!(ring.iter().flatten().any(|&sequence| sequence >= retired), "nothing is in the way");
+                    prop_assert!(ring.iter().flatten().any(|&sequence| sequence >= reclaimed), "nothing is in the way");
                 }
                 let found = || written.iter().filter(|frame| frame.left == frame.len);
-                let held = |member| written[retired..].iter().filter(move |frame| frame.member == member).map(|frame| frame.len).sum::<u64>();
+                let held = |member| written[reclaimed..].iter().filter(move |frame| frame.member == member).map(|frame| frame.len).sum::<u64>();
                 prop_assert_eq!(rings.is_filling(), (0..2).any(|member| held(member) > LEN / 2));
                 prop_assert_eq!(rings.is_empty(), found().next().is_none());
-                for unit in 0..6 {
-                    prop_assert_eq!(rings.has(UnitIndex(unit)), found().any(|frame| frame.unit == unit));
-                    let is_whole = found().any(|frame| frame.unit == unit && frame.whole);
-                    prop_assert_eq!(rings.has_whole(UnitIndex(unit)), is_whole);
+                for stripe_group in 0..6 {
+                    prop_assert_eq!(rings.has(StripeGroup(stripe_group)), found().any(|frame| frame.stripe_group == stripe_group));
+                    let is_whole = found().any(|frame| frame.stripe_group == stripe_group && frame.whole);
+                    prop_assert_eq!(rings.has_whole(StripeGroup(stripe_group)), is_whole);
                 }
             }
         }

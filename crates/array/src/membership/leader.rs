@@ -4,8 +4,8 @@
 //! 1. The superblocks say that a member is faulty *before* any shard acts on it. Else a crash could
 //!    bring back a member that missed acknowledged writes.
 //! 2. Before the first write of every assembly, the superblocks say that the group is being written
-//!    to, and without which members. Else a member that was away could come back unnoticed after a
-//!    crash.
+//!    to, and without which members. Else a member that was disconnected could come back unnoticed
+//!    after a crash.
 //! 3. A map block is written only after a flush that followed its snapshot. The map blocks, the
 //!    catalogue and the list of lost blocks are written to the slot that does not hold the durable
 //!    version ([`crate::state::version::Version`]). So a crash leaves one of the two.
@@ -21,14 +21,14 @@ use format::{
     catalogue_slot_offset, encode_slot, map_slot_offset,
 };
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::drives::handle::Handle;
 use crate::drives::retry::write_retried;
 use crate::drives::superblock::{read_superblock, write_superblock};
 use crate::geometry::MemberIndex;
 use crate::state::cause::{Cause, Failure};
 use crate::state::errors::Failed;
-use crate::state::leader::{Away, GroupState, Leader, Leaves};
+use crate::state::leader::{DisconnectedMember, GroupState, Leader, Leaves};
 use crate::state::slot::{DriveId, Slot};
 
 /// Time until superblocks that could not be written are written again.
@@ -37,7 +37,7 @@ const ANNOUNCE_AGAIN: Duration = Duration::from_secs(1);
 /// Most map blocks that are written with FUA. With more of them a flush at the end is cheaper.
 const FUA_BLOCKS_MAX: usize = 4;
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     pub fn leader(&self) -> &Leader {
         self.leader.as_ref().expect("requests of the leader are sent to shard 0")
     }
@@ -50,7 +50,7 @@ impl<E: Env> Inner<E> {
         let rebuild = self.leader().superblock.borrow().rebuild;
         let rebuild = rebuild.filter(|rebuild| slots[usize::from(rebuild.member)].state == MemberState::Rebuilding);
         let spares = self.leader().spares.borrow().clone();
-        GroupState { slots, spares, clean: self.shared.is_clean(), rebuild, news: Vec::new() }
+        GroupState { slots, spares, clean: self.shared.is_clean(), rebuild, events: Vec::new() }
     }
 
     /// Writes a state to the superblocks of all members and spares, then makes it visible to all
@@ -67,7 +67,7 @@ impl<E: Env> Inner<E> {
         let mut left_at_all = false;
         loop {
             let superblock = self.superblock_of(&state);
-            self.shared.map.kept().iter().for_each(|kept| kept.expect_epoch(superblock.epoch));
+            self.shared.map.warm().iter().for_each(|warm| warm.expect_epoch(superblock.epoch));
             let members = state.slots.iter().enumerate().filter_map(|(index, slot)| {
                 let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
                 live.then_some((Role::Member(index as u16), slot.drive))
@@ -90,16 +90,16 @@ impl<E: Env> Inner<E> {
             self.leader().superblock.replace(superblock);
             if results.iter().any(Result::is_ok) {
                 // Drives that did not take it are about to leave.
-                self.shared.map.kept().iter().for_each(|kept| kept.found_epoch(epoch));
+                self.shared.map.warm().iter().for_each(|warm| warm.found_epoch(epoch));
             }
             let taken = targets.iter().zip(&results).filter(|(_, result)| result.is_ok());
             self.leader().held.borrow_mut().extend(taken.map(|((_, drive), _)| (*drive, epoch)));
             let failed = targets.into_iter().zip(results).filter_map(|(target, result)| Some((target, result.err()?)));
             let mut left = false;
             for ((role, id), failure) in failed {
-                left |= self.leave_settled(&mut state, role, id, Cause::of(failure)).await;
+                left |= self.leave_after_flush(&mut state, role, id, Cause::of(failure)).await;
             }
-            left = left || self.seal_without(&mut state).await;
+            left = left || self.checkpoint_without(&mut state).await;
             left_at_all |= left;
             if !left {
                 if state
@@ -112,7 +112,7 @@ impl<E: Env> Inner<E> {
                     // only some of them do.
                     self.shared.clear_suspects();
                     self.announce_again();
-                    let survives = self.shared.geometry.syndromes;
+                    let survives = self.shared.geometry.parity_count;
                     return Err(BlockError::Lost { lost: self.shared.geometry.strips(), survives });
                 }
                 // Repairs that were due while no superblocks could be written have not been
@@ -147,23 +147,23 @@ impl<E: Env> Inner<E> {
         if !state.clean {
             self.shared.set_announced(true);
         }
-        state.news.into_iter().for_each(|news| (self.leader().listener)(news));
+        state.events.into_iter().for_each(|events| (self.leader().listener)(events));
     }
 
     /// Begins or ends tracking the dirty regions of a member, now that all shards see its new
     /// state.
     fn note_absence(&self, member: MemberIndex, before: Slot, now: MemberState) {
-        let missed = &self.shared.missed;
-        let was_whole = before.state == MemberState::InSync || missed.count(before.drive).is_some();
+        let dirty = &self.shared.dirty;
+        let was_whole = before.state == MemberState::InSync || dirty.count(before.drive).is_some();
         match now {
             MemberState::Faulty if before.state == MemberState::Faulty => {}
             MemberState::Faulty if was_whole => {
                 let held = self.leader().held.borrow().get(&before.drive).copied();
-                let away = held.map(|epoch| Away { uuid: self.identity(before.drive), epoch });
-                missed.leave(member);
-                self.leader().away.borrow_mut().insert(member.0, away);
+                let disconnected = held.map(|epoch| DisconnectedMember { uuid: self.identity(before.drive), epoch });
+                dirty.leave(member);
+                self.leader().disconnected.borrow_mut().insert(member.0, disconnected);
             }
-            MemberState::Faulty | MemberState::InSync => missed.forget(member),
+            MemberState::Faulty | MemberState::InSync => dirty.forget(member),
             // The dirty regions of a drive that takes the slot are used or dropped by its rebuild.
             MemberState::Rebuilding | MemberState::Missing => {}
         }
@@ -172,17 +172,19 @@ impl<E: Env> Inner<E> {
     /// Whether the drive is the one that left the member's slot, untouched since, and its dirty
     /// regions are known.
     pub async fn is_back(&self, member: MemberIndex, drive: DriveId) -> bool {
-        let away = self.leader().away.borrow().get(&member.0).copied().flatten();
-        let (true, Some(away), Some(drive)) = (self.shared.missed.is_known(member), away, self.drive(drive)) else {
+        let disconnected = self.leader().disconnected.borrow().get(&member.0).copied().flatten();
+        let (true, Some(disconnected), Some(drive)) =
+            (self.shared.dirty.is_known(member), disconnected, self.drive(drive))
+        else {
             return false;
         };
         // A machine that runs the drive elsewhere, and writes, writes a higher epoch first.
         let own = read_superblock(&drive).await;
         own.is_some_and(|own| {
             own.array == self.shared.array
-                && own.drive == away.uuid
+                && own.drive == disconnected.uuid
                 && own.role == Role::Member(member.0)
-                && own.epoch == away.epoch
+                && own.epoch == disconnected.epoch
         })
     }
 
@@ -358,7 +360,7 @@ impl<E: Env> Inner<E> {
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Makes the superblocks say that the catalogue is not for readers of version 1, before such a
     /// catalogue exists.
     async fn announce_catalogue_2(self: &Rc<Self>) -> Result<(), BlockError> {

@@ -4,7 +4,7 @@
 //!    set begins before it is clear whether it leaves ([`crate::log::record`]).
 //! 2. The others are flushed: a recovery that finds the member lost must find the rest as it was
 //!    acknowledged. No member leaves while others of its set cannot flush, and have to stay.
-//! 3. The superblocks say that it left ([`Inner::commit`]).
+//! 3. The superblocks say that it left ([`ArrayShard::commit`]).
 //! 4. If the log is indeterminate without the member, checkpoint records say that the strips of the
 //!    others are new. Not before step 3: until then a power cut may bring the member back in sync,
 //!    without the content of its cache, and the log is what repairs it then.
@@ -15,17 +15,17 @@ use std::rc::Rc;
 use drive::{BlockError, DriveError, Env, join_all};
 use format::{MemberState, Role};
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::drives::retry::{flush_retried, twice};
 use crate::geometry::MemberIndex;
 use crate::state::cause::{Cause, Failure};
 use crate::state::errors::Failed;
 use crate::state::event::Event;
 use crate::state::leader::GroupState;
-use crate::state::message::{Outcome, Request};
+use crate::state::message::{Reply, Request};
 use crate::state::slot::{DriveId, Slot};
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Marks a member faulty, and gives its slot to a spare if there is one. Returns false if the
     /// group cannot do without it.
     pub async fn fail_in_place(self: &Rc<Self>, member: MemberIndex, drive: DriveId, cause: Cause) -> bool {
@@ -39,7 +39,7 @@ impl<E: Env> Inner<E> {
             return true; // Somebody else saw it fail, and the superblocks say so.
         }
         let mut state = self.state();
-        let leaves = self.leave_settled(&mut state, Role::Member(member.0), drive, cause.clone()).await;
+        let leaves = self.leave_after_flush(&mut state, Role::Member(member.0), drive, cause.clone()).await;
         if !leaves || self.commit(state).await.is_err() {
             self.shared.clear_suspects();
             (leader.listener)(Event::MemberNeeded { member, drive, cause: self.true_cause(member, drive, cause) });
@@ -65,7 +65,7 @@ impl<E: Env> Inner<E> {
             let Slot { drive, .. } = state.slots[usize::from(member.0)];
             if !self.leave(&mut state, Role::Member(member.0), drive, Cause::Recovery) {
                 (leader.listener)(Event::MemberNeeded { member, drive, cause: Cause::Recovery });
-                let survives = self.shared.geometry.syndromes;
+                let survives = self.shared.geometry.parity_count;
                 return Err(BlockError::Lost { lost: survives + 1, survives });
             }
         }
@@ -74,32 +74,38 @@ impl<E: Env> Inner<E> {
         let epoch = leader.superblock.borrow().epoch;
         let in_sync = self.shared.slots().filter(|(_, slot)| slot.state == MemberState::InSync);
         let unheld = in_sync.filter(|(_, slot)| !self.holds(slot.drive, epoch)).count();
-        let survives = self.shared.geometry.syndromes;
+        let survives = self.shared.geometry.parity_count;
         if unheld > 0 { Err(BlockError::Lost { lost: survives + unheld, survives }) } else { Ok(()) }
     }
 
     /// Takes a drive out of a state, once the data that was written together with it is durable on
     /// the others. Returns false and leaves the state as it was if the group cannot do without the
     /// drive, now or until those others can flush.
-    pub async fn leave_settled(self: &Rc<Self>, state: &mut GroupState, role: Role, id: DriveId, cause: Cause) -> bool {
+    pub async fn leave_after_flush(
+        self: &Rc<Self>,
+        state: &mut GroupState,
+        role: Role,
+        id: DriveId,
+        cause: Cause,
+    ) -> bool {
         if let Role::Member(index) = role
             && self.put_back(state, MemberIndex(index), id)
         {
-            state.news.push(Event::SpareFailed { drive: id, cause });
+            state.events.push(Event::SpareFailed { drive: id, cause });
             return true;
         }
         let before = state.clone();
         if !self.leave(state, role, id, cause) {
             return false;
         }
-        let is_settled = match role {
-            Role::Member(index) => self.settle_without(state, MemberIndex(index)).await,
+        let is_flushed = match role {
+            Role::Member(index) => self.flush_others(state, MemberIndex(index)).await,
             Role::Spare => true,
         };
-        if !is_settled {
+        if !is_flushed {
             *state = before;
         }
-        is_settled
+        is_flushed
     }
 
     /// Takes a drive out of a state. Returns false if the group cannot do without it.
@@ -107,7 +113,7 @@ impl<E: Env> Inner<E> {
         match role {
             Role::Spare => {
                 state.spares.retain(|&spare| spare != id);
-                state.news.push(Event::SpareFailed { drive: id, cause });
+                state.events.push(Event::SpareFailed { drive: id, cause });
                 true
             }
             Role::Member(index) => {
@@ -117,7 +123,7 @@ impl<E: Env> Inner<E> {
                 let in_set = &state.slots[first..first + strips];
                 let lost = in_set.iter().filter(|slot| slot.state != MemberState::InSync).count();
                 let was_in_sync = state.slots[index].state == MemberState::InSync;
-                if was_in_sync && lost + 1 > self.shared.geometry.syndromes {
+                if was_in_sync && lost + 1 > self.shared.geometry.parity_count {
                     return false;
                 }
                 let (slot, member) = (&mut state.slots[index], MemberIndex(index as u16));
@@ -125,7 +131,7 @@ impl<E: Env> Inner<E> {
                 slot.state = MemberState::Faulty;
                 state.rebuild = state.rebuild.filter(|rebuild| rebuild.member != member.0);
                 let cause = self.true_cause(member, id, cause);
-                state.news.push(Event::MemberFailed { member, drive: id, cause });
+                state.events.push(Event::MemberFailed { member, drive: id, cause });
                 true
             }
         }
@@ -140,13 +146,13 @@ impl<E: Env> Inner<E> {
     /// finds the member lost must find the rest as it was acknowledged. Members that cannot flush
     /// leave as well. Returns false if the group cannot do without one of those. A member that does
     /// not answer is waited for.
-    async fn settle_without(self: &Rc<Self>, state: &mut GroupState, leaving: MemberIndex) -> bool {
+    async fn flush_others(self: &Rc<Self>, state: &mut GroupState, leaving: MemberIndex) -> bool {
         if !self.shared.has_log() {
             return true;
         }
         let set_of = |member: usize| member / self.shared.geometry.strips();
         let mut sets = vec![set_of(usize::from(leaving.0))];
-        self.shared.doubt(leaving);
+        self.shared.mark_suspect(leaving);
         loop {
             let staying = state.slots.iter().enumerate().filter(|(_, slot)| slot.state == MemberState::InSync);
             let staying: Vec<(usize, DriveId)> = staying.map(|(index, slot)| (index, slot.drive)).collect();
@@ -165,7 +171,7 @@ impl<E: Env> Inner<E> {
                 let Err(error) = result else { continue };
                 self.shared.count_error(MemberIndex(index as u16), Failed::Other);
                 if self.leave(state, Role::Member(index as u16), id, Cause::of(Failure::flush(error))) {
-                    self.shared.doubt(MemberIndex(index as u16));
+                    self.shared.mark_suspect(MemberIndex(index as u16));
                     sets.push(set_of(index));
                     left = true;
                 } else {
@@ -185,22 +191,22 @@ impl<E: Env> Inner<E> {
     /// records that were written together with those need no recovery. Members that cannot make
     /// this durable leave as well, as far as the group can do without them. Returns whether there
     /// are any.
-    pub async fn seal_without(self: &Rc<Self>, state: &mut GroupState) -> bool {
+    pub async fn checkpoint_without(self: &Rc<Self>, state: &mut GroupState) -> bool {
         if !self.shared.is_any_suspect() {
             return false;
         }
-        self.buggify_delay("superblocks say who left, and nothing is sealed").await;
-        let unsealed = (0..self.shards).filter(|&shard| self.shared.is_unsealed(shard));
+        self.buggify_delay("superblocks say who left, and no checkpoint record is written").await;
+        let uncovered = (0..self.shards).filter(|&shard| self.shared.is_uncovered(shard));
         let mut failed: Vec<(MemberIndex, DriveId, Failure)> = Vec::new();
-        for sealed in join_all(unsealed.map(|shard| self.on_shard(shard, Request::SealQuietly))).await {
-            if let Ok(Outcome::Sealed { failed: of_shard }) = sealed {
+        for reply in join_all(uncovered.map(|shard| self.on_shard(shard, Request::CheckpointQuietly))).await {
+            if let Ok(Reply::Checkpointed { failed: of_shard }) = reply {
                 failed.extend(of_shard);
             }
         }
         let mut left = false;
         for (member, drive, failure) in failed {
             let is_in_sync = state.slots[usize::from(member.0)] == Slot { drive, state: MemberState::InSync };
-            if is_in_sync && self.leave_settled(state, Role::Member(member.0), drive, Cause::of(failure)).await {
+            if is_in_sync && self.leave_after_flush(state, Role::Member(member.0), drive, Cause::of(failure)).await {
                 self.shared.count_error(member, Failed::Other);
                 left = true;
             }
@@ -208,11 +214,11 @@ impl<E: Env> Inner<E> {
         left
     }
 
-    /// As [`Inner::flush_and_seal`], but without the members that are leaving, and without requests
-    /// to the leader, which waits for this. If members cannot save their checksums or flush, it
-    /// writes no checkpoint record and returns them.
-    pub async fn seal_quietly(self: &Rc<Self>) -> Vec<(MemberIndex, DriveId, Failure)> {
-        let Some(log) = self.log().filter(|log| log.is_unsealed()) else { return Vec::new() };
+    /// As [`ArrayShard::flush_and_checkpoint`], but without the members that are leaving, and
+    /// without requests to the leader, which waits for this. If members cannot save their checksums
+    /// or flush, it writes no checkpoint record and returns them.
+    pub async fn checkpoint_quietly(self: &Rc<Self>) -> Vec<(MemberIndex, DriveId, Failure)> {
+        let Some(log) = self.log().filter(|log| log.is_uncovered()) else { return Vec::new() };
         let mark = log.flush_begins();
         let saved = self.save_sums(|member| !self.shared.is_suspect(member)).await;
         let mut failed = saved;
@@ -231,7 +237,7 @@ impl<E: Env> Inner<E> {
         if failed.is_empty() {
             // Too few members to hold the checkpoint record are too few for the group: the next
             // request fails.
-            let _ = self.try_seal(&log, &mark).await;
+            let _ = self.try_checkpoint(&log, &mark).await;
         }
         failed
     }

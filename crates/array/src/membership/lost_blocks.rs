@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use drive::{BlockError, BufMut, Env};
 use format::log::{LOST_RANGES_MAX, LOST_SLOTS, LostBlocks, lost_slot_offset};
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Writes the list of lost blocks to every member, durably. Blocks in the range `back` (offset
     /// and length in bytes) are left out, and are readable afterwards. Leader only.
     ///

@@ -11,7 +11,7 @@ pub(crate) mod status;
 use drive::{BlockError, Drive, Env};
 use format::{MemberState, Uuid};
 
-use crate::array::{Array, Inner};
+use crate::array::{Array, ArrayShard};
 use crate::geometry::MemberIndex;
 use crate::state::cause::Cause;
 use crate::state::slot::DriveId;
@@ -72,7 +72,7 @@ impl<E: Env> Array<E> {
         };
         match slot.state {
             MemberState::Rebuilding => return Err(JoinError::Busy(member.0)),
-            MemberState::Missing | MemberState::Faulty if inner.shared.geometry.syndromes == 0 => {
+            MemberState::Missing | MemberState::Faulty if inner.shared.geometry.parity_count == 0 => {
                 return Err(JoinError::NoRedundancy);
             }
             MemberState::InSync | MemberState::Missing | MemberState::Faulty => {}
@@ -81,10 +81,10 @@ impl<E: Env> Array<E> {
         inner.leader().identities.borrow_mut().insert(drive, identity);
         let inner = inner.clone();
         if slot.state == MemberState::InSync {
-            return self.0.to_the_end(async move { inner.begin_replacement(member, drive).await }).await;
+            return self.0.run_detached(async move { inner.begin_replacement(member, drive).await }).await;
         }
         self.0
-            .to_the_end(async move {
+            .run_detached(async move {
                 inner.take_place(member, drive, false).await?;
                 inner.start_rebuild(member);
                 Ok(())
@@ -105,7 +105,7 @@ impl<E: Env> Array<E> {
             return Err(JoinError::NotASpare);
         }
         self.0
-            .to_the_end(async move {
+            .run_detached(async move {
                 if slot.state == MemberState::InSync {
                     return inner.begin_replacement(member, spare).await;
                 }
@@ -125,7 +125,7 @@ impl<E: Env> Array<E> {
         let inner = self.0.clone();
         inner.check_fits(drive)?;
         self.0
-            .to_the_end(async move {
+            .run_detached(async move {
                 let leader = inner.leader();
                 let turn = leader.state_lock.enter().await;
                 let mut state = inner.state();
@@ -149,7 +149,7 @@ impl<E: Env> Array<E> {
     pub async fn remove_spare(&self, drive: DriveId) -> Result<(), JoinError> {
         let inner = self.0.clone();
         self.0
-            .to_the_end(async move {
+            .run_detached(async move {
                 let _turn = inner.leader().state_lock.enter().await;
                 let mut state = inner.state();
                 let before = state.spares.len();
@@ -174,7 +174,7 @@ impl<E: Env> Array<E> {
         assert!(format::check_name(&name).is_ok(), "names are checked before they get here");
         let inner = self.0.clone();
         self.0
-            .to_the_end(async move {
+            .run_detached(async move {
                 let leader = inner.leader();
                 let _turn = leader.state_lock.enter().await;
                 let before = std::mem::replace(&mut leader.superblock.borrow_mut().name, name);
@@ -210,24 +210,24 @@ impl<E: Env> Array<E> {
     /// As for [`Array::fail_member`].
     pub async fn fail_member_on(&self, member: MemberIndex, drive: DriveId, cause: Cause) -> Result<(), JoinError> {
         let inner = self.0.clone();
-        let failed = self.0.to_the_end(async move { Ok(inner.fail_in_place(member, drive, cause).await) });
+        let failed = self.0.run_detached(async move { Ok(inner.fail_in_place(member, drive, cause).await) });
         if failed.await.map_err(JoinError::Block)? {
             return Ok(());
         }
         let set = u64::from(member.0) / self.0.shared.geometry.strips() as u64;
-        let (lost, survives) = (self.0.shared.lost_in_set(set) + 1, self.0.shared.geometry.syndromes);
+        let (lost, survives) = (self.0.shared.lost_in_set(set) + 1, self.0.shared.geometry.parity_count);
         Err(JoinError::Block(BlockError::Lost { lost, survives }))
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     pub fn check_fits(&self, drive: DriveId) -> Result<(), JoinError> {
         let drive = self.drive(drive).expect("a drive is installed before it is put to use");
         let (info, need) = (drive.info(), self.leader().layout.member_bytes);
         if info.size_bytes < need {
             return Err(JoinError::TooSmall { need, have: info.size_bytes });
         }
-        let sector = self.shared.geometry.sector;
+        let sector = self.shared.geometry.sector_bytes;
         if u64::from(info.sector_bytes) > sector {
             return Err(JoinError::Sector { need: sector, have: info.sector_bytes });
         }

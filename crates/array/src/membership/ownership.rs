@@ -23,10 +23,10 @@ use std::time::Duration;
 
 use drive::{BlockError, Env, join_all, oneshot};
 
-use crate::array::{Array, Inner};
-use crate::geometry::UnitIndex;
+use crate::array::{Array, ArrayShard};
+use crate::geometry::StripeGroup;
 use crate::log::Log;
-use crate::state::message::{Outcome, RebuiltAhead, Request};
+use crate::state::message::{RebuiltAhead, Reply, Request};
 use crate::state::owners::Owners;
 
 /// Interval of the checks whether work under way has ended.
@@ -58,15 +58,15 @@ impl<E: Env> Array<E> {
         let exist = owners.first < shards && (1..=shards).contains(&owners.count);
         assert!(exist && owners.run > 0, "{owners:?} of {shards} shards");
         let inner = self.0.clone();
-        self.0.to_the_end(async move { inner.give_units_to(owners).await }).await
+        self.0.run_detached(async move { inner.give_stripe_groups_to(owners).await }).await
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// The shard that owns a stripe group.
     #[inline]
-    pub fn owner(&self, unit: UnitIndex) -> usize {
-        self.owners.get().of(unit, self.shards)
+    pub fn owner(&self, stripe_group: StripeGroup) -> usize {
+        self.owners.get().of(stripe_group, self.shards)
     }
 
     /// The log of this shard, if it owns stripe groups and the group has a log.
@@ -75,7 +75,7 @@ impl<E: Env> Inner<E> {
         self.log.borrow().clone()
     }
 
-    async fn give_units_to(self: &Rc<Self>, wanted: Owners) -> Result<bool, BlockError> {
+    async fn give_stripe_groups_to(self: &Rc<Self>, wanted: Owners) -> Result<bool, BlockError> {
         let _turn = self.leader().owners_lock.enter().await;
         let owners = self.fitting(wanted);
         if owners == self.owners.get() {
@@ -87,20 +87,20 @@ impl<E: Env> Inner<E> {
         // So that little is left to flush while requests wait.
         self.flush().await?;
         self.on_all(|| Request::Close).await?;
-        let given = self.give_quiet_units_to(owners).await;
+        let given = self.give_quiet_stripe_groups_to(owners).await;
         self.on_all(|| Request::Open).await?;
         given
     }
 
-    async fn give_quiet_units_to(self: &Rc<Self>, owners: Owners) -> Result<bool, BlockError> {
+    async fn give_quiet_stripe_groups_to(self: &Rc<Self>, owners: Owners) -> Result<bool, BlockError> {
         let mut ahead: Vec<RebuiltAhead> = vec![RebuiltAhead::new(); self.shards];
         for quiet in self.on_all(|| Request::Quiet).await? {
-            let Outcome::Quiet(Some(of_shard)) = quiet else { return Ok(false) };
-            for (drive, unit) in of_shard {
-                ahead[owners.of(unit, self.shards)].insert((drive, unit));
+            let Reply::Quiet(Some(of_shard)) = quiet else { return Ok(false) };
+            for (drive, stripe_group) in of_shard {
+                ahead[owners.of(stripe_group, self.shards)].insert((drive, stripe_group));
             }
         }
-        self.buggify_delay("nothing is under way, and units have their owners").await;
+        self.buggify_delay("nothing is under way, and stripe groups have their owners").await;
         self.flush().await?;
         // The holder may wait for something that waits for this task.
         let Some(_turn) = self.leader().state_lock.try_enter() else { return Ok(false) };
@@ -131,7 +131,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    async fn on_all(self: &Rc<Self>, request: impl Fn() -> Request) -> Result<Vec<Outcome>, BlockError> {
+    async fn on_all(self: &Rc<Self>, request: impl Fn() -> Request) -> Result<Vec<Reply>, BlockError> {
         let asked = (0..self.shards).map(|shard| self.on_shard(shard, request()));
         join_all(asked).await.into_iter().collect()
     }
@@ -169,7 +169,7 @@ impl<E: Env> Inner<E> {
     /// repeat.
     pub async fn falls_quiet(&self) -> Option<RebuiltAhead> {
         for _ in 0..LOOKS_MAX {
-            if self.units.borrow().is_empty() && self.gate.asked.get() == 0 {
+            if self.stripe_groups.borrow().is_empty() && self.gate.asked.get() == 0 {
                 return self.incomplete.is_empty().then(|| self.rebuilt_ahead.borrow().clone());
             }
             self.env.sleep(LOOK).await;
@@ -204,16 +204,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_unit_has_one_owner_which_is_one_of_them() {
+    fn every_stripe_group_has_one_owner_which_is_one_of_them() {
         for shards in 1..=5 {
             for first in 0..shards {
                 for (count, run) in (1..=shards).flat_map(|count| [1, 3].map(|run| (count, run))) {
                     let owners = Owners { first, count, run };
                     let indices: Vec<usize> = (0..shards).filter_map(|shard| owners.index(shard, shards)).collect();
                     assert_eq!(indices.len(), count, "{owners:?} of {shards}");
-                    for unit in 0..40 {
-                        let index = owners.index(owners.of(UnitIndex(unit), shards), shards);
-                        assert_eq!(index, Some((unit / run) as usize % count), "{owners:?} of {shards}");
+                    for stripe_group in 0..40 {
+                        let index = owners.index(owners.of(StripeGroup(stripe_group), shards), shards);
+                        assert_eq!(index, Some((stripe_group / run) as usize % count), "{owners:?} of {shards}");
                     }
                 }
             }

@@ -15,7 +15,7 @@
 //!
 //! A replacement that fails is dropped, and the group is as before. If the member fails, the
 //! replacement takes its slot as a drive that comes back: copied data counts as whole, except for
-//! data that was not flushed by then ([`crate::state::missed`]).
+//! data that was not flushed by then ([`crate::state::dirty`]).
 //!
 //! Example: 4+2, member 3 is replaced. A write of 4 KiB to its strip is three drive operations, on
 //! member 3, P and Q, and a fourth on the replacement. The tests are
@@ -28,9 +28,9 @@ use std::time::Duration;
 use drive::{BlockError, Env, Segments, join_all};
 use format::MemberState;
 
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::drives::handle::Handle;
-use crate::geometry::{MemberIndex, UnitIndex};
+use crate::geometry::{MemberIndex, StripeGroup};
 use crate::jobs::rebuild::Fill;
 use crate::membership::JoinError;
 use crate::state::cause::Cause;
@@ -86,7 +86,7 @@ impl Shared {
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// The drives with a member's content: the one in its slot, unless it is lost, and its
     /// replacement.
     pub fn drives_of(
@@ -124,7 +124,7 @@ impl<E: Env> Inner<E> {
             return Err(JoinError::Block(BlockError::Stopped)); // It did not take its superblock.
         }
         self.shared.welcome_replacement(self.env.now());
-        leader.copied.set(UnitIndex(0));
+        leader.copied.set(StripeGroup(0));
         self.shared.set_replacement(Some((member, drive)));
         let job = self.new_job(JobKind::Replace(member), true, self.allocated_bytes_per_member());
         (leader.listener)(Event::ReplaceStarted { member, drive });
@@ -175,7 +175,7 @@ impl<E: Env> Inner<E> {
             let turn = self.leader().rebuild_lock.enter().await;
             if !self.is_rebuild_due() {
                 let from = self.leader().copied.get();
-                if self.fill_units(Fill::Copy, job, (member, drive), from).await? {
+                if self.fill_stripe_groups(Fill::Copy, job, (member, drive), from).await? {
                     return self.finish_filling(Fill::Copy, member, drive).await;
                 }
             }
@@ -214,7 +214,7 @@ impl<E: Env> Inner<E> {
         self.shared.set_replacement(None);
         let mut state = self.state();
         state.spares.retain(|&spare| spare != drive);
-        state.news.push(Event::SpareFailed { drive, cause });
+        state.events.push(Event::SpareFailed { drive, cause });
         // If this fails, it stays a spare until a later change of state removes it.
         let _ = self.commit(state).await;
         true
@@ -242,15 +242,15 @@ impl<E: Env> Inner<E> {
     /// Whether the drive is the replacement of a member that has failed since. Notes the stripe
     /// groups that had not been copied as missed.
     pub async fn inherits(&self, member: MemberIndex, drive: DriveId) -> bool {
-        if self.shared.replacement() != Some((member, drive)) || !self.shared.missed.is_known(member) {
+        if self.shared.replacement() != Some((member, drive)) || !self.shared.dirty.is_known(member) {
             return false;
         }
         let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
-        let mut next = self.next_unit(self.leader().copied.get(), Some(set));
+        let mut next = self.next_stripe_group(self.leader().copied.get(), Some(set));
         let mut noted = 0;
-        while let Some(unit) = next {
-            self.shared.missed.add(member, unit);
-            next = self.next_unit(UnitIndex(unit.0 + 1), Some(set));
+        while let Some(stripe_group) = next {
+            self.shared.dirty.add(member, stripe_group);
+            next = self.next_stripe_group(StripeGroup(stripe_group.0 + 1), Some(set));
             noted += 1;
             if noted % NOTED_AT_ONCE == 0 {
                 self.env.turn_end().await;

@@ -3,7 +3,7 @@
 use drive::{BlockError, Env};
 use format::{Catalogue, MemberState};
 
-use crate::array::{Array, Inner};
+use crate::array::{Array, ArrayShard};
 use crate::geometry::MemberIndex;
 use crate::state::event::{GroupStatus, MemberStatus, ReadLatency};
 use crate::state::leader::Leaves;
@@ -29,7 +29,7 @@ impl<E: Env> Array<E> {
             members: inner.shared.slots().map(member).collect(),
             spares: leader.spares.borrow().clone(),
             replacement: inner.shared.replacement().filter(|&(_, drive)| inner.shared.is_replacement(drive)),
-            allocated_bytes: inner.shared.map.allocated() * geometry.zone * geometry.data as u64,
+            allocated_bytes: inner.shared.map.allocated() * geometry.chunk_bytes * geometry.data as u64,
             capacity_bytes: geometry.capacity(),
             lost: self.0.shared.lost.ranges(),
             jobs: leader.jobs.borrow().iter().map(|job| job.status(inner.env.now())).collect(),
@@ -85,7 +85,7 @@ impl<E: Env> Array<E> {
             return Err(BlockError::Stopped);
         }
         let inner = self.0.clone();
-        self.0.to_the_end(async move { inner.save_catalogue(Some(catalogue), Leaves::Older).await }).await
+        self.0.run_detached(async move { inner.save_catalogue(Some(catalogue), Leaves::Older).await }).await
     }
 
     /// Like [`Array::set_catalogue`], and leaves nothing of earlier catalogues on the members. A
@@ -99,7 +99,7 @@ impl<E: Env> Array<E> {
         }
         let inner = self.0.clone();
         self.0
-            .to_the_end(async move {
+            .run_detached(async move {
                 for _ in 0..format::CATALOGUE_SLOTS {
                     inner.save_catalogue(Some(catalogue.clone()), Leaves::Nothing).await?;
                 }
@@ -109,7 +109,7 @@ impl<E: Env> Array<E> {
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     fn read_latency(&self, member: MemberIndex, drive: DriveId) -> Option<ReadLatency> {
         let figures = self.shared.read_figures(member, drive);
         Some(ReadLatency { p50: figures.quantile(500)?, p99: figures.quantile(990)? })

@@ -1,5 +1,5 @@
 //! Checksums during the replay of the log: read to find the strips to trust, and computed again for
-//! the columns that were being written.
+//! the member offsets that were being written.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ impl<E: Env> Replay<'_, E> {
         offset: u64,
         bytes: &[u8],
     ) -> Vec<bool> {
-        let blocks = bytes.len() / self.shared.geometry.sector as usize;
+        let blocks = bytes.len() / self.shared.geometry.sector_bytes as usize;
         let Some(region) = self.superblock.layout.checksums else { return vec![true; blocks] };
         let (block, first) = sum_place(&self.superblock.layout, offset);
         if self.load(region, member, drive, block).await.is_err() {
@@ -91,22 +91,22 @@ impl<E: Env> Replay<'_, E> {
     ///
     /// # Errors
     /// As for [`Replay::note_sums`].
-    pub async fn recompute_zone(&self, zone: u64) -> Result<u64, BlockError> {
+    pub async fn recompute_chunk(&self, chunk: u64) -> Result<u64, BlockError> {
         if self.superblock.layout.checksums.is_none() {
             return Ok(0);
         }
         let geometry = &self.shared.geometry;
-        let (unit, columns) = geometry.zone_place(zone);
-        let offset = geometry.member_offset(unit, columns.start);
+        let (stripe_group, offsets) = geometry.chunk_place(chunk);
+        let offset = geometry.drive_offset(stripe_group, offsets.start);
         let members: Vec<MemberIndex> =
-            (0..geometry.strips()).map(|role| geometry.member(unit, columns.start, role)).collect();
-        let found = join_all(members.iter().map(|&member| self.read_zone(member, offset, columns.len()))).await;
+            (0..geometry.strips()).map(|role| geometry.member(stripe_group, offsets.start, role)).collect();
+        let found = join_all(members.iter().map(|&member| self.read_chunk(member, offset, offsets.len()))).await;
         for (member, pieces) in members.into_iter().zip(found) {
             for (at, bytes) in pieces? {
                 self.note_sums(member, at, &bytes).await?;
             }
         }
-        Ok(columns.len())
+        Ok(offsets.len())
     }
 
     /// Reads a member from an offset on. Returns pieces with their offsets, as far as they can be
@@ -114,7 +114,7 @@ impl<E: Env> Replay<'_, E> {
     ///
     /// # Errors
     /// [`BlockError`] if the member is gone and the group cannot do without it.
-    async fn read_zone(&self, member: MemberIndex, offset: u64, len: u64) -> Result<Vec<(u64, BufMut)>, BlockError> {
+    async fn read_chunk(&self, member: MemberIndex, offset: u64, len: u64) -> Result<Vec<(u64, BufMut)>, BlockError> {
         let Some(drive) = self.drive(member, None) else { return Ok(Vec::new()) };
         if let Ok(bytes) = read_retried(drive, offset, || self.env.alloc(len as usize)).await {
             return Ok(vec![(offset, bytes)]);

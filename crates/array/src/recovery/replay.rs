@@ -15,17 +15,17 @@ use crate::drives::bounded::Bounded;
 use crate::drives::retry::{flush_retried, read_retried, write_retried};
 use crate::drives::superblock::write_superblock;
 use crate::geometry::ranges::{Range, Ranges};
-use crate::geometry::{MemberIndex, Role, UnitIndex, roles};
+use crate::geometry::{MemberIndex, Role, StripeGroup, roles};
 use crate::recovery::recompute_sums::RecomputedSums;
 use crate::recovery::replay_log::Record;
-use crate::state::kept::KeptGroup;
 use crate::state::lost::listable;
 use crate::state::shared::Shared;
+use crate::state::warm::WarmGroup;
 use crate::util::semaphore::FairSemaphore;
 
 /// Stripe groups that are recovered at the same time. A drive answers many operations as fast as
 /// one, and every answer polls all of them.
-const UNITS_AT_ONCE: usize = 16;
+const STRIPE_GROUPS_AT_ONCE: usize = 16;
 
 /// Bytes of the strips of these stripe groups. A single one may have more.
 const BYTES_AT_ONCE: u64 = 16 << 20;
@@ -46,12 +46,12 @@ pub struct Replayed {
     pub failed: Vec<MemberIndex>,
 }
 
-/// A stripe's strips over some columns.
+/// A stripe's strips over some member offsets.
 pub(crate) struct Row {
     /// By role; `None` if it could not be read or its member is not in sync.
     pub strips: Vec<Option<BufMut>>,
     /// By role: read, but not trusted.
-    pub doubtful: Vec<Option<BufMut>>,
+    pub suspect: Vec<Option<BufMut>>,
 }
 
 /// A member's drive and state, if it is present.
@@ -68,7 +68,7 @@ struct Piece {
     entry: usize,
     /// Offset of the entry in the payloads.
     offset: usize,
-    columns: Range,
+    offsets: Range,
 }
 
 pub(crate) struct Replay<'a, E: Env> {
@@ -82,10 +82,10 @@ pub(crate) struct Replay<'a, E: Env> {
     pub lost: RefCell<LostBlocks>,
     /// Held by a task that changes the list.
     pub listing: FairSemaphore,
-    /// Checksums of the columns that were being written.
+    /// Checksums of the member offsets that were being written.
     pub recomputed: RecomputedSums,
     /// After a killed daemon: the in-memory state of the log.
-    pub kept: Option<KeptGroup>,
+    pub warm: Option<WarmGroup>,
     /// The superblock that marks absent members as missing. Set before the first drive gets it.
     pub announced: &'a RefCell<Option<Superblock>>,
     /// The runs that this superblock names.
@@ -93,16 +93,18 @@ pub(crate) struct Replay<'a, E: Env> {
 }
 
 impl<'a, E: Env> Replay<'a, E> {
-    /// Replays the whole log and makes the result durable. `new_zones`: allocation chunks that are
+    /// Replays the whole log and makes the result durable. `new_chunks`: allocation chunks that are
     /// not in the map on the members. Their checksums were not saved.
     ///
     /// # Errors
     /// [`BlockError`] if more members fail than the level survives. All steps can then be repeated.
-    pub async fn run(&self, new_zones: &[u64]) -> Result<Replayed, BlockError> {
+    pub async fn run(&self, new_chunks: &[u64]) -> Result<Replayed, BlockError> {
         let before = self.live();
-        let recompute_sums = async |&zone: &u64| self.recompute_zone(zone).await;
-        let zones = all_of(self.units_at_once(self.shared.geometry.zone), new_zones.iter(), recompute_sums).await?;
-        let mut done = Replayed { bytes: zones.iter().sum(), ..Replayed::default() };
+        let recompute_sums = async |&chunk: &u64| self.recompute_chunk(chunk).await;
+        let chunks =
+            all_of(self.stripe_groups_at_once(self.shared.geometry.chunk_bytes), new_chunks.iter(), recompute_sums)
+                .await?;
+        let mut done = Replayed { bytes: chunks.iter().sum(), ..Replayed::default() };
         let mut records = self.records().await?;
         // Before any record is applied: if a member failed meanwhile, nothing would show any more
         // that it lacks its part.
@@ -112,10 +114,13 @@ impl<'a, E: Env> Replay<'a, E> {
         }
         done.records = records.len() as u64;
         done.contradictory = records.values().filter(|record| record.contradictory).count() as u64;
-        let units = self.by_unit(records.into_values());
-        let largest = units.iter().flatten().flat_map(|work| &work.pieces).map(|piece| piece.columns.len()).max();
-        let put_right = async |unit: Vec<Work>| self.put_unit_right(unit).await;
-        for part in all_of(self.units_at_once(largest.unwrap_or(0)), units.into_iter(), put_right).await? {
+        let stripe_groups = self.by_stripe_group(records.into_values());
+        let largest =
+            stripe_groups.iter().flatten().flat_map(|work| &work.pieces).map(|piece| piece.offsets.len()).max();
+        let put_right = async |stripe_group: Vec<Work>| self.put_stripe_group_right(stripe_group).await;
+        for part in
+            all_of(self.stripe_groups_at_once(largest.unwrap_or(0)), stripe_groups.into_iter(), put_right).await?
+        {
             done.bytes += part.bytes;
             done.lost += part.lost;
         }
@@ -153,7 +158,7 @@ impl<'a, E: Env> Replay<'a, E> {
         }
         next.epoch += 1;
         next.runs = self.runs;
-        self.kept.iter().for_each(|kept| kept.expect_epoch(next.epoch));
+        self.warm.iter().for_each(|warm| warm.expect_epoch(next.epoch));
         self.announced.replace(Some(next.clone()));
         let live = self.live();
         let write = |&(member, drive): &(MemberIndex, &'a Bounded<'a, E>)| {
@@ -167,28 +172,28 @@ impl<'a, E: Env> Replay<'a, E> {
                 self.give_up(member)?;
             }
         }
-        self.kept.iter().for_each(|kept| kept.found_epoch(next.epoch));
+        self.warm.iter().for_each(|warm| warm.found_epoch(next.epoch));
         Ok(())
     }
 
-    /// The work by stripe group: each column once, by its newest record. `records` are in their
-    /// order.
-    fn by_unit(&self, records: impl DoubleEndedIterator<Item = Record>) -> Vec<Vec<Work>> {
-        let mut units: BTreeMap<UnitIndex, (Ranges, Vec<Work>)> = BTreeMap::new();
+    /// The work by stripe group: each member offset once, by its newest record. `records` are in
+    /// their order.
+    fn by_stripe_group(&self, records: impl DoubleEndedIterator<Item = Record>) -> Vec<Vec<Work>> {
+        let mut stripe_groups: BTreeMap<StripeGroup, (Ranges, Vec<Work>)> = BTreeMap::new();
         for record in records.rev() {
-            let (covered, works) = units.entry(record.unit).or_default();
+            let (covered, works) = stripe_groups.entry(record.stripe_group).or_default();
             let mut offset = 0;
             let mut pieces = Vec::new();
             for (entry, said) in record.entries.iter().enumerate() {
-                let range = Range::new(said.x, said.x + u64::from(said.len));
+                let range = Range::new(said.offset, said.offset + u64::from(said.len));
                 let open = covered.gaps(range);
                 covered.add(range);
                 // A contradictory record changes nothing. Older records must not be applied to its
-                // columns either.
+                // member offsets either.
                 let applies = !said.is_void() && !record.contradictory;
                 for open in open.iter().filter(|_| applies) {
-                    let allocated = self.allocated(record.unit, open);
-                    pieces.extend(allocated.iter().map(|columns| Piece { entry, offset, columns }));
+                    let allocated = self.allocated(record.stripe_group, open);
+                    pieces.extend(allocated.iter().map(|offsets| Piece { entry, offset, offsets }));
                 }
                 let has_payload = record.whole || said.has_base(self.shared.geometry.data);
                 offset += if has_payload { said.len as usize } else { 0 };
@@ -197,23 +202,23 @@ impl<'a, E: Env> Replay<'a, E> {
                 works.push(Work { record, pieces });
             }
         }
-        units.into_values().map(|(_, works)| works).filter(|works| !works.is_empty()).collect()
+        stripe_groups.into_values().map(|(_, works)| works).filter(|works| !works.is_empty()).collect()
     }
 
-    /// Number of stripe groups that fit into the memory of a replay. `len`: columns of the longest
-    /// piece, or more.
-    fn units_at_once(&self, len: u64) -> usize {
+    /// Number of stripe groups that fit into the memory of a replay. `len`: member offsets of the
+    /// longest piece, or more.
+    fn stripe_groups_at_once(&self, len: u64) -> usize {
         let row = self.shared.geometry.strips() as u64 * len.max(1);
-        (BYTES_AT_ONCE / row).clamp(1, UNITS_AT_ONCE as u64) as usize
+        (BYTES_AT_ONCE / row).clamp(1, STRIPE_GROUPS_AT_ONCE as u64) as usize
     }
 
-    async fn put_unit_right(&self, works: Vec<Work>) -> Result<Replayed, BlockError> {
+    async fn put_stripe_group_right(&self, works: Vec<Work>) -> Result<Replayed, BlockError> {
         let mut done = Replayed::default();
         for Work { mut record, pieces } in works {
             self.fetch(&mut record).await?;
-            for Piece { entry, offset, columns } in pieces {
-                self.put_right(&record, &record.entries[entry], offset, columns, &mut done).await?;
-                done.bytes += columns.len();
+            for Piece { entry, offset, offsets } in pieces {
+                self.put_right(&record, &record.entries[entry], offset, offsets, &mut done).await?;
+                done.bytes += offsets.len();
             }
         }
         Ok(done)
@@ -237,7 +242,7 @@ impl<'a, E: Env> Replay<'a, E> {
     /// # Errors
     /// [`BlockError::Lost`] if the group cannot do without it.
     pub fn give_up(&self, member: MemberIndex) -> Result<(), BlockError> {
-        let (strips, survives) = (self.shared.geometry.strips(), self.shared.geometry.syndromes);
+        let (strips, survives) = (self.shared.geometry.strips(), self.shared.geometry.parity_count);
         let first = usize::from(member.0) / strips * strips;
         let is_lost = |index: &usize| {
             *index == usize::from(member.0) || !matches!(self.members.borrow()[*index], Some((_, MemberState::InSync)))
@@ -264,47 +269,48 @@ impl<'a, E: Env> Replay<'a, E> {
     /// completed long ago.
     fn is_complete(&self, record: &Record) -> bool {
         let geometry = &self.shared.geometry;
-        let x = record.entries.first().map_or(0, |entry| entry.x);
+        let offset = record.entries.first().map_or(0, |entry| entry.offset);
         let is_named = |bits: u64, role: Role| bits >> role & 1 == 1;
         (0..geometry.strips()).all(|role| {
-            let there = self.drive(geometry.member(record.unit, x, role), Some(MemberState::InSync)).is_some();
+            let there =
+                self.drive(geometry.member(record.stripe_group, offset, role), Some(MemberState::InSync)).is_some();
             let silent = is_named(record.holders, role) && !record.found.contains_key(&role);
             !there || (is_named(record.in_sync, role) && !silent)
         })
     }
 
-    fn allocated(&self, unit: UnitIndex, columns: Range) -> Ranges {
+    fn allocated(&self, stripe_group: StripeGroup, offsets: Range) -> Ranges {
         let geometry = &self.shared.geometry;
         let mut allocated = Ranges::new();
-        for zone in geometry.zones() {
-            if self.shared.map.get(geometry.zone_index(unit, zone.start)) {
-                allocated.add(zone.intersect(columns));
+        for chunk in geometry.chunks() {
+            if self.shared.map.get(geometry.chunk_index(stripe_group, chunk.start)) {
+                allocated.add(chunk.intersect(offsets));
             }
         }
         allocated
     }
 
-    /// Makes the strips of a stripe agree over some columns of an entry. `offset`: of the entry in
-    /// the payloads.
+    /// Makes the strips of a stripe agree over some member offsets of an entry. `offset`: of the
+    /// entry in the payloads.
     async fn put_right(
         &self,
         record: &Record,
         entry: &Entry,
         offset: usize,
-        columns: Range,
+        offsets: Range,
         done: &mut Replayed,
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
         if record.whole {
-            return self.roll_forward(record, entry, offset, columns, done).await;
+            return self.roll_forward(record, entry, offset, offsets, done).await;
         }
-        let mut row = self.read_row(record.unit, columns, entry, record.settled).await?;
-        if record.settled {
-            self.fill(&mut row, columns);
+        let mut row = self.read_row(record.stripe_group, offsets, entry, record.completed).await?;
+        if record.completed {
+            self.fill(&mut row, offsets);
         }
         let overwritten = |role: Role| entry.overwritten >> role & 1 == 1;
-        let within = columns.relative(entry.x);
+        let within = offsets.relative(entry.offset);
         let bases: Vec<Option<&[u8]>> = (data..strips)
             .map(|role| record.parts.get(&role).filter(|_| entry.has_base(data)))
             .map(|payload| payload.map(|payload| &payload[offset + within.start..offset + within.end]))
@@ -313,44 +319,44 @@ impl<'a, E: Env> Replay<'a, E> {
         let mut unknown: Vec<Role> = Vec::new();
         let solve: Vec<Role> = (0..data).filter(|&role| !overwritten(role) && row.strips[role].is_none()).collect();
         if !solve.is_empty() {
-            if let Some(solved) = self.by_bases(&row, &solve, overwritten, &bases, columns) {
+            if let Some(solved) = self.by_bases(&row, &solve, overwritten, &bases, offsets) {
                 for (role, strip) in solve.into_iter().zip(solved) {
                     row.strips[role] = Some(strip);
                 }
             } else {
-                unknown = take_doubtful(&mut row, solve);
+                unknown = take_suspect(&mut row, solve);
             }
         }
         if entry.overwritten.count_ones() == 1 && entry.in_parity == 0 {
             let role = entry.overwritten.trailing_zeros() as Role;
-            self.vote(&mut row, record.unit, role, &bases, columns).await?;
+            self.vote(&mut row, record.stripe_group, role, &bases, offsets).await?;
         } else if unknown.is_empty() {
-            self.complete(&mut row, entry, record.piece_bytes, columns);
+            self.complete(&mut row, entry, record.piece_bytes, offsets);
         }
         unknown.extend((0..data).filter(|&role| overwritten(role) && row.strips[role].is_none()));
-        self.call_lost(record.unit, &mut row, unknown, columns, done).await?;
-        self.write_row(record.unit, columns, row).await
+        self.call_lost(record.stripe_group, &mut row, unknown, offsets, done).await?;
+        self.write_row(record.stripe_group, offsets, row).await
     }
 
     /// The content of these strips is unknown: they become zeroes, and are listed as lost.
     async fn call_lost(
         &self,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         row: &mut Row,
         unknown: Vec<Role>,
-        columns: Range,
+        offsets: Range,
         done: &mut Replayed,
     ) -> Result<(), BlockError> {
         if unknown.is_empty() {
             return Ok(());
         }
-        let range = |&role: &Role| (self.shared.geometry.offset(unit, role, columns.start), columns.len());
+        let range = |&role: &Role| (self.shared.geometry.offset(stripe_group, role, offsets.start), offsets.len());
         let ranges: Vec<(u64, u64)> = unknown.iter().map(range).collect();
         done.lost += ranges.iter().map(|(_, len)| len).sum::<u64>();
         // Before the parity says that these strips are zero.
         self.list_lost(ranges).await?;
         for role in unknown {
-            let mut zeroes = self.env.alloc(columns.len() as usize);
+            let mut zeroes = self.env.alloc(offsets.len() as usize);
             zeroes.fill(0);
             row.strips[role] = Some(zeroes);
         }
@@ -363,15 +369,15 @@ impl<'a, E: Env> Replay<'a, E> {
         record: &Record,
         entry: &Entry,
         offset: usize,
-        columns: Range,
+        offsets: Range,
         done: &mut Replayed,
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
-        let mut row = self.read_row(record.unit, columns, entry, false).await?;
-        let within = columns.relative(entry.x);
+        let mut row = self.read_row(record.stripe_group, offsets, entry, false).await?;
+        let within = offsets.relative(entry.offset);
         for role in roles(entry.overwritten).chain(data..strips) {
-            row.doubtful[role] = row.strips[role].take();
+            row.suspect[role] = row.strips[role].take();
             row.strips[role] = record.parts.get(&role).map(|payload| {
                 let mut new = self.env.alloc(within.len());
                 new.copy_from_slice(&payload[offset + within.start..offset + within.end]);
@@ -381,20 +387,20 @@ impl<'a, E: Env> Replay<'a, E> {
         let missing: Vec<Role> = (0..data).filter(|&role| row.strips[role].is_none()).collect();
         if !missing.is_empty() {
             let source = |role: Role| row.strips[role].as_deref();
-            if let Some(solved) = self.solve(&missing, source, columns.len() as usize) {
+            if let Some(solved) = self.solve(&missing, source, offsets.len() as usize) {
                 for (role, strip) in missing.into_iter().zip(solved) {
                     row.strips[role] = Some(strip);
                 }
             } else {
-                let unknown = take_doubtful(&mut row, missing);
-                self.call_lost(record.unit, &mut row, unknown, columns, done).await?;
+                let unknown = take_suspect(&mut row, missing);
+                self.call_lost(record.stripe_group, &mut row, unknown, offsets, done).await?;
             }
         }
         // The parity as it is on the drives, not as it should be.
         for role in data..strips {
-            row.strips[role] = row.doubtful[role].take();
+            row.strips[role] = row.suspect[role].take();
         }
-        self.write_row(record.unit, columns, row).await
+        self.write_row(record.stripe_group, offsets, row).await
     }
 
     /// Adds to the list of lost blocks, durably.
@@ -414,34 +420,37 @@ impl<'a, E: Env> Replay<'a, E> {
 
     /// Computes the missing data strips from the strips that are present, which agree. Leaves the
     /// stripe as it is if too few are present.
-    fn fill(&self, row: &mut Row, columns: Range) {
+    fn fill(&self, row: &mut Row, offsets: Range) {
         let geometry = &self.shared.geometry;
-        let syndromes: Vec<Role> =
-            (geometry.data..geometry.strips()).filter(|&role| row.strips[role].is_some()).collect();
+        let parity: Vec<Role> = (geometry.data..geometry.strips()).filter(|&role| row.strips[role].is_some()).collect();
         let missing: Vec<Role> = (0..geometry.data).filter(|&role| row.strips[role].is_none()).collect();
-        for (role, strip) in
-            missing.iter().zip(self.by_syndromes(row, &missing, &syndromes, columns).into_iter().flatten())
-        {
+        for (role, strip) in missing.iter().zip(self.by_parity(row, &missing, &parity, offsets).into_iter().flatten()) {
             row.strips[*role] = Some(strip);
         }
     }
 
-    /// Reads a stripe's strips. Damaged strips are doubtful, and so are strips carried in parity
-    /// unless the record is completed (`settled`). The checksums of columns that the record changes
-    /// may be stale, so they are ignored.
+    /// Reads a stripe's strips. Damaged strips are suspect, and so are strips carried in parity
+    /// unless the record is completed (`completed`). The checksums of member offsets that the
+    /// record changes may be stale, so they are ignored.
     ///
     /// # Errors
     /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
-    async fn read_row(&self, unit: UnitIndex, columns: Range, entry: &Entry, settled: bool) -> Result<Row, BlockError> {
+    async fn read_row(
+        &self,
+        stripe_group: StripeGroup,
+        offsets: Range,
+        entry: &Entry,
+        completed: bool,
+    ) -> Result<Row, BlockError> {
         let geometry = &self.shared.geometry;
-        let offset = geometry.member_offset(unit, columns.start);
+        let offset = geometry.drive_offset(stripe_group, offsets.start);
         let in_sync = |role: Role| {
-            let member = geometry.member(unit, columns.start, role);
+            let member = geometry.member(stripe_group, offsets.start, role);
             (member, self.drive(member, Some(MemberState::InSync)))
         };
         let read = |role: Role| {
             let (_, drive) = in_sync(role);
-            async move { read_retried(drive?, offset, || self.env.alloc(columns.len() as usize)).await.ok() }
+            async move { read_retried(drive?, offset, || self.env.alloc(offsets.len() as usize)).await.ok() }
         };
         let mut strips: Vec<Option<BufMut>> = join_all((0..geometry.strips()).map(read)).await;
         for (role, strip) in strips.iter_mut().enumerate() {
@@ -458,15 +467,15 @@ impl<'a, E: Env> Replay<'a, E> {
             let ((member, Some(drive)), Some(bytes)) = (in_sync(role), strip) else { return false };
             role < geometry.data && named >> role & 1 == 0 && !self.is_genuine(member, drive, offset, bytes).await
         }));
-        let mut doubtful: Vec<Option<BufMut>> = Vec::with_capacity(strips.len());
+        let mut suspect: Vec<Option<BufMut>> = Vec::with_capacity(strips.len());
         for (role, is_damaged) in is_damaged.await.into_iter().enumerate() {
             if is_damaged {
                 self.look_after(in_sync(role).0).await?;
             }
-            let suspects = is_damaged || (!settled && entry.in_parity >> role & 1 == 1);
-            doubtful.push(if suspects { strips[role].take() } else { None });
+            let suspects = is_damaged || (!completed && entry.in_parity >> role & 1 == 1);
+            suspect.push(if suspects { strips[role].take() } else { None });
         }
-        Ok(Row { strips, doubtful })
+        Ok(Row { strips, suspect })
     }
 
     /// Gives up a member if not even a superblock can be read from it any more.
@@ -490,13 +499,13 @@ impl<'a, E: Env> Replay<'a, E> {
         wanted: &[Role],
         overwritten: impl Fn(Role) -> bool,
         bases: &[Option<&[u8]>],
-        columns: Range,
+        offsets: Range,
     ) -> Option<Vec<BufMut>> {
         let geometry = &self.shared.geometry;
-        let len = columns.len() as usize;
+        let len = offsets.len() as usize;
         let zeroes = vec![0; len];
         let source = |role: Role| match role.checked_sub(geometry.data) {
-            Some(syndrome) => bases[syndrome],
+            Some(parity_strip) => bases[parity_strip],
             None if overwritten(role) => Some(&zeroes[..]),
             None => row.strips[role].as_deref(),
         };
@@ -504,13 +513,13 @@ impl<'a, E: Env> Replay<'a, E> {
     }
 
     /// Computes data strips from other data strips and these parity strips.
-    fn by_syndromes(&self, row: &Row, wanted: &[Role], syndromes: &[Role], columns: Range) -> Option<Vec<BufMut>> {
+    fn by_parity(&self, row: &Row, wanted: &[Role], parity: &[Role], offsets: Range) -> Option<Vec<BufMut>> {
         let data = self.shared.geometry.data;
         let source = |role: Role| {
-            let usable = role < data || syndromes.contains(&role);
+            let usable = role < data || parity.contains(&role);
             usable.then(|| row.strips[role].as_deref()).flatten()
         };
-        self.solve(wanted, source, columns.len() as usize)
+        self.solve(wanted, source, offsets.len() as usize)
     }
 
     /// Computes strips from those that `source` gives. `None` if those are too few.
@@ -530,21 +539,21 @@ impl<'a, E: Env> Replay<'a, E> {
 
     /// Computes overwritten strips that are missing or do not match the record, from the strips and
     /// parity that match. Leaves the stripe as it is if those are too few.
-    fn complete(&self, row: &mut Row, entry: &Entry, piece_bytes: u64, columns: Range) {
+    fn complete(&self, row: &mut Row, entry: &Entry, piece_bytes: u64, offsets: Range) {
         let data = self.shared.geometry.data;
-        let right = self.as_announced(row, entry, piece_bytes, columns);
+        let right = self.as_announced(row, entry, piece_bytes, offsets);
         let wrong: Vec<Role> = roles(entry.overwritten).filter(|&role| !right[role]).collect();
-        let syndromes: Vec<Role> = (data..right.len()).filter(|&role| right[role]).collect();
-        if wrong.is_empty() || syndromes.is_empty() {
+        let parity: Vec<Role> = (data..right.len()).filter(|&role| right[role]).collect();
+        if wrong.is_empty() || parity.is_empty() {
             return;
         }
         let before: Vec<Option<BufMut>> = wrong.iter().map(|&role| row.strips[role].take()).collect();
-        let solved = self.by_syndromes(row, &wrong, &syndromes, columns);
+        let solved = self.by_parity(row, &wrong, &parity, offsets);
         match solved {
             Some(solved) => {
                 for ((role, strip), before) in wrong.into_iter().zip(solved).zip(before) {
                     row.strips[role] = Some(strip);
-                    row.doubtful[role] = before;
+                    row.suspect[role] = before;
                 }
             }
             None => wrong.into_iter().zip(before).for_each(|(role, before)| row.strips[role] = before),
@@ -553,20 +562,20 @@ impl<'a, E: Env> Replay<'a, E> {
 
     /// Which overwritten strips and parity strips match the checksums of an entry, so that they are
     /// new. None if the entry has no checksums.
-    fn as_announced(&self, row: &Row, entry: &Entry, piece_bytes: u64, columns: Range) -> Vec<bool> {
+    fn as_announced(&self, row: &Row, entry: &Entry, piece_bytes: u64, offsets: Range) -> Vec<bool> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
         let named: Vec<Role> = roles(entry.overwritten).chain(data..strips).collect();
         let mut right = vec![!entry.checksums.is_empty(); strips];
         for (index, sums) in entry.checksums.chunks_exact(named.len()).enumerate() {
-            let start = entry.x + index as u64 * piece_bytes;
-            let piece = Range::new(start, (start + piece_bytes).min(entry.x + u64::from(entry.len)));
-            if piece.intersect(columns).is_empty() {
+            let start = entry.offset + index as u64 * piece_bytes;
+            let piece = Range::new(start, (start + piece_bytes).min(entry.offset + u64::from(entry.len)));
+            if piece.intersect(offsets).is_empty() {
                 continue;
             }
-            let whole = columns.contains(piece);
+            let whole = offsets.contains(piece);
             for (&role, &sum) in named.iter().zip(sums) {
-                let matches = |strip: &BufMut| whole && gf::crc32c(&strip[piece.relative(columns.start)]) == sum;
+                let matches = |strip: &BufMut| whole && gf::crc32c(&strip[piece.relative(offsets.start)]) == sum;
                 right[role] &= row.strips[role].as_ref().is_some_and(matches);
             }
         }
@@ -575,24 +584,24 @@ impl<'a, E: Env> Replay<'a, E> {
 
     /// Writes parity and strips carried in parity where they differ from what they should be, and
     /// the data of members that are being filled.
-    async fn write_row(&self, unit: UnitIndex, columns: Range, row: Row) -> Result<(), BlockError> {
+    async fn write_row(&self, stripe_group: StripeGroup, offsets: Range, row: Row) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
-        let Row { strips, doubtful } = row;
+        let Row { strips, suspect } = row;
         let mut strips = strips.into_iter();
         let data: Vec<BufMut> =
             strips.by_ref().take(geometry.data).map(|strip| strip.expect("all are known")).collect();
-        let mut before = doubtful;
+        let mut before = suspect;
         for (slot, strip) in before[geometry.data..].iter_mut().zip(strips) {
             *slot = strip;
         }
         let sources: Vec<&[u8]> = data.iter().map(|strip| &**strip).collect();
-        let mut syndromes: Vec<BufMut> =
-            (0..geometry.syndromes).map(|_| self.env.alloc(columns.len() as usize)).collect();
-        self.shared.code.encode(&sources, &mut syndromes.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
-        let offset = geometry.member_offset(unit, columns.start);
+        let mut parity: Vec<BufMut> =
+            (0..geometry.parity_count).map(|_| self.env.alloc(offsets.len() as usize)).collect();
+        self.shared.code.encode(&sources, &mut parity.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
+        let offset = geometry.drive_offset(stripe_group, offsets.start);
         let written =
-            data.into_iter().chain(syndromes).zip(before).enumerate().map(|(role, (strip, before))| async move {
-                let member = geometry.member(unit, columns.start, role);
+            data.into_iter().chain(parity).zip(before).enumerate().map(|(role, (strip, before))| async move {
+                let member = geometry.member(stripe_group, offsets.start, role);
                 let differs = match before {
                     _ if self.drive(member, Some(MemberState::Rebuilding)).is_some() => true,
                     Some(before) => *before != *strip,
@@ -608,9 +617,9 @@ impl<'a, E: Env> Replay<'a, E> {
 }
 
 /// Beyond redundancy the strips that could be read are the best there is. Returns the others.
-fn take_doubtful(row: &mut Row, roles: Vec<Role>) -> Vec<Role> {
+fn take_suspect(row: &mut Row, roles: Vec<Role>) -> Vec<Role> {
     for &role in &roles {
-        row.strips[role] = row.doubtful[role].take();
+        row.strips[role] = row.suspect[role].take();
     }
     roles.into_iter().filter(|&role| row.strips[role].is_none()).collect()
 }

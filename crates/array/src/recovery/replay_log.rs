@@ -12,7 +12,7 @@ use format::log::{Entry, Frame, LogShape, Part};
 use format::{BLOCK, MemberState, Region};
 
 use crate::drives::bounded::Bounded;
-use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::geometry::{MemberIndex, Role, StripeGroup};
 use crate::recovery::replay::Replay;
 
 /// Most bytes of a log that one operation reads.
@@ -24,14 +24,14 @@ const MEMBERS_AT_ONCE: usize = 4;
 
 /// A record, assembled from the parts that were found.
 pub(crate) struct Record {
-    pub unit: UnitIndex,
+    pub stripe_group: StripeGroup,
     pub holders: u64,
     pub in_sync: u64,
     pub entries: Vec<Entry>,
     pub whole: bool,
     /// Completed: its strips are written, data and parity.
-    pub settled: bool,
-    /// Columns of one checksum.
+    pub completed: bool,
+    /// Member offsets of one checksum.
     pub piece_bytes: u64,
     /// Its parts disagree about the record, which no crash can cause.
     pub contradictory: bool,
@@ -46,7 +46,7 @@ impl Record {
     /// payloads. If this one differs, the record is contradictory: its payloads do not fit its
     /// entries, so none of it can be applied.
     fn add(&mut self, part: &Part, piece_bytes: u32, role: Role, payload: Payload) {
-        let same = self.unit.0 == part.unit
+        let same = self.stripe_group.0 == part.stripe_group
             && self.holders == part.holders
             && self.in_sync == part.in_sync
             && self.whole == part.whole
@@ -70,7 +70,7 @@ pub(crate) struct Payload {
 }
 
 /// A frame without the bytes of its payloads.
-struct Found {
+struct FoundFrame {
     frame: Frame,
     /// One for each part.
     payloads: Vec<Payload>,
@@ -153,7 +153,7 @@ impl<E: Env> Replay<'_, E> {
                     scan = self.scan(member).await;
                 }
                 let Some((frames, readable)) = scan else { continue };
-                for Found { frame, payloads } in frames {
+                for FoundFrame { frame, payloads } in frames {
                     let tails = tails.entry(frame.head.stream).or_default();
                     match tails.last_mut() {
                         // Most frames only advance the tail.
@@ -178,9 +178,10 @@ impl<E: Env> Replay<'_, E> {
         // Parts that could not be read may still have been written. So a part that is missing on
         // these members says nothing.
         for record in records.values_mut() {
-            let x = record.entries.first().map_or(0, |entry| entry.x);
+            let offset = record.entries.first().map_or(0, |entry| entry.offset);
             let excused = (0..geometry.strips()).filter(|&role| {
-                silent.contains(&geometry.member(record.unit, x, role)) && !record.found.contains_key(&role)
+                silent.contains(&geometry.member(record.stripe_group, offset, role))
+                    && !record.found.contains_key(&role)
             });
             record.holders &= !excused.fold(0, |bits, role| bits | 1 << role);
         }
@@ -198,12 +199,12 @@ impl<E: Env> Replay<'_, E> {
         payload: Payload,
     ) {
         let geometry = &self.shared.geometry;
-        let unit = UnitIndex(part.unit);
+        let stripe_group = StripeGroup(part.stripe_group);
         if !part.entries.iter().all(|entry| self.is_aligned(entry)) {
             return;
         }
         let role = usize::from(part.role);
-        if geometry.member(unit, part.entries.first().map_or(0, |entry| entry.x), role) != member {
+        if geometry.member(stripe_group, part.entries.first().map_or(0, |entry| entry.offset), role) != member {
             return;
         }
         match records.entry(key) {
@@ -212,14 +213,15 @@ impl<E: Env> Replay<'_, E> {
                 let (piece_bytes, parts) = (piece_bytes.into(), BTreeMap::new());
                 let Part { holders, in_sync, entries, whole, .. } = part;
                 let generation = self.superblock.log_generation;
-                let settled = self.kept.as_ref().is_some_and(|kept| kept.is_settled(generation, key.0 as usize, key.1));
+                let completed =
+                    self.warm.as_ref().is_some_and(|warm| warm.is_completed(generation, key.0 as usize, key.1));
                 slot.insert(Record {
-                    unit,
+                    stripe_group,
                     holders,
                     in_sync,
                     entries,
                     whole,
-                    settled,
+                    completed,
                     piece_bytes,
                     contradictory: false,
                     found,
@@ -232,12 +234,12 @@ impl<E: Env> Replay<'_, E> {
 
     /// Whether an entry consists of whole sectors, like everything that is logged.
     fn is_aligned(&self, entry: &Entry) -> bool {
-        (entry.x | u64::from(entry.len)) & (self.shared.geometry.sector - 1) == 0
+        (entry.offset | u64::from(entry.len)) & (self.shared.geometry.sector_bytes - 1) == 0
     }
 
     /// The valid frames in a member's log, and whether all of it could be read. `None` for a member
     /// that is not in sync.
-    async fn scan(&self, member: MemberIndex) -> Option<(Vec<Found>, bool)> {
+    async fn scan(&self, member: MemberIndex) -> Option<(Vec<FoundFrame>, bool)> {
         let drive = self.drive(member, Some(MemberState::InSync))?;
         let (array, generation) = (&self.superblock.array, self.superblock.log_generation);
         let shape = LogShape::new(&self.superblock.shape, &self.superblock.layout);
@@ -261,7 +263,7 @@ impl<E: Env> Replay<'_, E> {
                 continue;
             };
             at += frame.len as u64;
-            found.push(Found { frame, payloads });
+            found.push(FoundFrame { frame, payloads });
         }
         Some((found, window.readable))
     }

@@ -11,41 +11,41 @@ use drive::{BlockError, BufMut, Env};
 use format::MemberState;
 
 use crate::geometry::ranges::Range;
-use crate::geometry::{Role, UnitIndex};
+use crate::geometry::{Role, StripeGroup};
 use crate::recovery::replay::{Replay, Row};
 
 impl<E: Env> Replay<'_, E> {
     /// Determines the content of the only strip that an entry overwrites. `bases`: of each parity
-    /// strip, over the columns. Leaves the strip missing if there is no source.
+    /// strip, over the member offsets. Leaves the strip missing if there is no source.
     ///
     /// # Errors
     /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
     pub async fn vote(
         &self,
         row: &mut Row,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         role: Role,
         bases: &[Option<&[u8]>],
-        columns: Range,
+        offsets: Range,
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
-        let (data, block) = (geometry.data, geometry.sector as usize);
+        let (data, block) = (geometry.data, geometry.sector_bytes as usize);
         let own = row.strips[role].take();
-        let zeroes = vec![0; columns.len() as usize];
+        let zeroes = vec![0; offsets.len() as usize];
         let mut said: Vec<(Role, BufMut)> = Vec::new();
-        for syndrome in data..geometry.strips() {
+        for parity_strip in data..geometry.strips() {
             // The parity strips of a mirror are copies, and have no partial parity.
-            let base = if data == 1 { Some(&zeroes[..]) } else { bases[syndrome - data] };
-            let (Some(strip), Some(base)) = (&row.strips[syndrome], base) else { continue };
+            let base = if data == 1 { Some(&zeroes[..]) } else { bases[parity_strip - data] };
+            let (Some(strip), Some(base)) = (&row.strips[parity_strip], base) else { continue };
             let mut change = strip.to_vec();
             gf::xor_into(&mut change, base);
             let source = |other: Role| match other {
-                _ if other == syndrome => Some(&change[..]),
+                _ if other == parity_strip => Some(&change[..]),
                 _ if other < data && other != role => Some(&zeroes[..]),
                 _ => None,
             };
             said.extend(
-                self.solve(&[role], source, columns.len() as usize).map(|mut strips| (syndrome, strips.remove(0))),
+                self.solve(&[role], source, offsets.len() as usize).map(|mut strips| (parity_strip, strips.remove(0))),
             );
         }
         let first = own.as_ref().or(said.first().map(|(_, says)| says));
@@ -53,27 +53,27 @@ impl<E: Env> Replay<'_, E> {
             row.strips[role] = own.or_else(|| said.pop().map(|(_, says)| says));
             return Ok(());
         }
-        let offset = geometry.member_offset(unit, columns.start);
+        let offset = geometry.drive_offset(stripe_group, offsets.start);
         let held = own.iter().map(|own| (role, own));
-        let syndromes = said.iter().map(|(role, _)| (*role, row.strips[*role].as_ref().expect("it says something")));
+        let parity = said.iter().map(|(role, _)| (*role, row.strips[*role].as_ref().expect("it says something")));
         let mut credible: Vec<Vec<bool>> = Vec::new();
-        for (role, bytes) in held.chain(syndromes) {
-            let member = geometry.member(unit, columns.start, role);
+        for (role, bytes) in held.chain(parity) {
+            let member = geometry.member(stripe_group, offsets.start, role);
             credible.push(match self.drive(member, Some(MemberState::InSync)) {
                 Some(drive) => self.genuine_blocks(member, drive, offset, bytes).await,
                 None => vec![false; bytes.len() / block],
             });
         }
         let says: Vec<&BufMut> = own.iter().chain(said.iter().map(|(_, says)| says)).collect();
-        let mut settled = self.env.alloc(columns.len() as usize);
-        for (index, into) in settled.chunks_mut(block).enumerate() {
+        let mut agreed = self.env.alloc(offsets.len() as usize);
+        for (index, into) in agreed.chunks_mut(block).enumerate() {
             let at = index * block..(index + 1) * block;
             let any = credible.iter().any(|credible| credible[index]);
             let heard = says.iter().zip(&credible).filter(|(_, credible)| !any || credible[index]);
             into.copy_from_slice(most(&heard.map(|(says, _)| &says[at.clone()]).collect::<Vec<_>>()));
         }
-        row.doubtful[role] = own;
-        row.strips[role] = Some(settled);
+        row.suspect[role] = own;
+        row.strips[role] = Some(agreed);
         Ok(())
     }
 }

@@ -35,7 +35,7 @@ pub enum Cause {
     /// An operation failed, and a retry could not help.
     Failed(Failure),
     /// An operation failed, and its retry too. This is the last failure.
-    KeptFailing(Failure),
+    WarmFailing(Failure),
     /// An operator ordered it.
     Operator,
     /// It has not answered within the time limit.
@@ -82,7 +82,7 @@ impl Cause {
     pub(crate) fn of(failure: Failure) -> Cause {
         match failure.error {
             DriveError::Gone => Cause::Failed(failure),
-            _ => Cause::KeptFailing(failure),
+            _ => Cause::WarmFailing(failure),
         }
     }
 }
@@ -111,7 +111,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Failed(failure) => failure.fmt(formatter),
-            Cause::KeptFailing(failure) => write!(formatter, "kept on failing: {failure}"),
+            Cause::WarmFailing(failure) => write!(formatter, "kept on failing: {failure}"),
             Cause::Operator => formatter.write_str("told so by an operator"),
             Cause::Silent { seconds } => write!(formatter, "did not answer for {seconds} s"),
             Cause::Slow => formatter.write_str("retired as slow"),

@@ -98,7 +98,7 @@ pub enum Event {
         drive: DriveId,
         /// Set if the drive was there before and gets only its dirty regions: this many bytes at
         /// most.
-        missed_bytes: Option<u64>,
+        dirty_bytes: Option<u64>,
     },
     /// The member has all its data again.
     RebuildFinished {

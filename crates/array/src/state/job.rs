@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use drive::Nanos;
 
-use crate::geometry::UnitIndex;
+use crate::geometry::StripeGroup;
 use crate::state::event::{JobKind, JobState, JobStatus};
 use crate::state::findings::Finding;
 
@@ -36,7 +36,7 @@ pub(crate) struct Job {
     /// It was asked to pause. A scrub's task ends then, after the work that it has in flight.
     pub held: Cell<bool>,
     /// All stripe groups before this one are done. Scrubs only.
-    pub next: Cell<UnitIndex>,
+    pub next: Cell<StripeGroup>,
     /// Marks of time and bytes done, the oldest first. Never empty.
     pub(crate) marks: RefCell<VecDeque<(Nanos, u64)>>,
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use format::{Catalogue, Layout, Rebuild, Superblock, Uuid};
 
-use crate::geometry::{MemberIndex, UnitIndex};
+use crate::geometry::{MemberIndex, StripeGroup};
 use crate::state::event::Event;
 use crate::state::job::Job;
 use crate::state::share::Governor;
@@ -52,12 +52,12 @@ pub(crate) struct Leader {
     /// The epoch of the last superblock that each drive took.
     pub held: RefCell<BTreeMap<DriveId, u64>>,
     /// Drives that left, by slot. `None` if their content is not known.
-    pub away: RefCell<BTreeMap<u16, Option<Away>>>,
+    pub disconnected: RefCell<BTreeMap<u16, Option<DisconnectedMember>>>,
     /// Drives that were slow lately.
     pub slow: RefCell<SlowDrives>,
     /// Stripe groups below this one have been copied to the replacement
     /// ([`crate::membership::replacement`]).
-    pub copied: Cell<UnitIndex>,
+    pub copied: Cell<StripeGroup>,
     /// Limits background work.
     pub governor: Governor,
 }
@@ -98,9 +98,9 @@ impl Leader {
             map_lock: FairSemaphore::default(),
             map_versions: RefCell::new(map_sequences.into_iter().map(Version::found).collect()),
             held: RefCell::new(held),
-            away: RefCell::default(),
+            disconnected: RefCell::default(),
             slow: RefCell::default(),
-            copied: Cell::new(UnitIndex(0)),
+            copied: Cell::new(StripeGroup(0)),
             governor: Governor::default(),
         }
     }
@@ -108,7 +108,7 @@ impl Leader {
 
 /// A drive that left its slot.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Away {
+pub(crate) struct DisconnectedMember {
     /// Its identity.
     pub uuid: Uuid,
     /// The epoch of its superblock.
@@ -123,7 +123,7 @@ pub(crate) struct GroupState {
     pub clean: bool,
     pub rebuild: Option<Rebuild>,
     /// Events to report once the superblocks show the change: members that left.
-    pub news: Vec<Event>,
+    pub events: Vec<Event>,
 }
 
 /// Older catalogues that stay on the members next to a new one.

@@ -152,7 +152,7 @@ pub(crate) fn normalized(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 /// As [`normalized`], with no more ranges than the list has room for. If there are too many, those
 /// with the smallest gaps are joined, and the gaps count as lost, too. Only logs of versions that
 /// left more ranges indeterminate, and some whose records were cut in pieces since, need it
-/// ([`crate::log::questions`]). Without it their groups could not be assembled at all.
+/// ([`crate::log::indeterminate`]). Without it their groups could not be assembled at all.
 pub(crate) fn listable(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut ranges = normalized(ranges);
     while ranges.len() > LOST_RANGES_MAX {

@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::{MAP_PAYLOAD_BYTES, Uuid};
 
-use crate::state::kept::KeptGroup;
+use crate::state::warm::WarmGroup;
 use crate::util::marks::BlockSet;
 
 const WORDS_PER_BLOCK: usize = MAP_PAYLOAD_BYTES / 8;
-const ZONES_PER_BLOCK: u64 = (MAP_PAYLOAD_BYTES * 8) as u64;
+const CHUNKS_PER_BLOCK: u64 = (MAP_PAYLOAD_BYTES * 8) as u64;
 const _: () = assert!(MAP_PAYLOAD_BYTES.is_multiple_of(8), "a block is whole words");
 
 /// The allocation map.
@@ -37,9 +37,9 @@ pub struct AllocationMap {
     cleared: BlockSet,
     /// Like `saving`, for clearings.
     saving_cleared: BlockSet,
-    zone_count: u64,
+    chunk_count: u64,
     /// Memory that outlives the process. Every change is made there too.
-    kept: Option<KeptGroup>,
+    warm: Option<WarmGroup>,
     allocated: AtomicU64,
     clear_count: AtomicU64,
     /// Bits that were set since the last snapshot.
@@ -56,17 +56,17 @@ pub struct Snapshot {
 }
 
 impl AllocationMap {
-    /// A map of `zone_count` allocation chunks, none of them allocated.
-    pub fn new(zone_count: u64) -> Self {
-        let blocks = zone_count.div_ceil(ZONES_PER_BLOCK);
+    /// A map of `chunk_count` allocation chunks, none of them allocated.
+    pub fn new(chunk_count: u64) -> Self {
+        let blocks = chunk_count.div_ceil(CHUNKS_PER_BLOCK);
         AllocationMap {
             words: (0..blocks as usize * WORDS_PER_BLOCK).map(|_| AtomicU64::new(0)).collect(),
             dirty: BlockSet::new(blocks as usize),
             saving: BlockSet::new(blocks as usize),
             cleared: BlockSet::new(blocks as usize),
             saving_cleared: BlockSet::new(blocks as usize),
-            zone_count,
-            kept: None,
+            chunk_count,
+            warm: None,
             allocated: AtomicU64::new(0),
             clear_count: AtomicU64::new(0),
             newly_set: AtomicU64::new(0),
@@ -84,8 +84,8 @@ impl AllocationMap {
         let mut added = 0;
         for (index, bytes) in bits.chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes"));
-            let zone = (first + index) as u64 * 64;
-            let valid = match self.zone_count.saturating_sub(zone) {
+            let chunk = (first + index) as u64 * 64;
+            let valid = match self.chunk_count.saturating_sub(chunk) {
                 0 => 0,
                 left if left < 64 => word & ((1 << left) - 1),
                 _ => word,
@@ -97,39 +97,39 @@ impl AllocationMap {
     }
 
     /// Mirrors every change in the warm-restart memory from now on. The superblocks have `epoch`.
-    pub(crate) fn keep(&mut self, kept: KeptGroup, array: &Uuid, epoch: u64) {
-        kept.begin(array, epoch, &self.words);
-        self.kept = Some(kept);
+    pub(crate) fn keep(&mut self, warm: WarmGroup, array: &Uuid, epoch: u64) {
+        warm.begin(array, epoch, &self.words);
+        self.warm = Some(warm);
     }
 
     /// Like [`AllocationMap::keep`], but after a crash, with memory that holds the map as it was
     /// then. Takes over its content. Returns the allocation chunks that are set there and were not
     /// set here.
-    pub(crate) fn keep_on(&mut self, kept: KeptGroup) -> Vec<u64> {
+    pub(crate) fn keep_on(&mut self, warm: WarmGroup) -> Vec<u64> {
         let mut new = Vec::new();
-        for (index, (word, kept)) in self.words.iter().zip(kept.bits()).enumerate() {
-            let (before, now) = (word.load(Ordering::Acquire), kept.load(Ordering::SeqCst));
+        for (index, (word, warm)) in self.words.iter().zip(warm.bits()).enumerate() {
+            let (before, now) = (word.load(Ordering::Acquire), warm.load(Ordering::SeqCst));
             for bit in (0..64).filter(|bit| (before ^ now) >> bit & 1 == 1) {
-                let zone = index as u64 * 64 + bit;
-                if zone >= self.zone_count {
+                let chunk = index as u64 * 64 + bit;
+                if chunk >= self.chunk_count {
                     break;
                 }
                 match now >> bit & 1 {
                     1 => {
-                        self.set(zone);
-                        new.push(zone);
+                        self.set(chunk);
+                        new.push(chunk);
                     }
-                    _ => self.clear(zone),
+                    _ => self.clear(chunk),
                 }
             }
         }
-        self.kept = Some(kept);
+        self.warm = Some(warm);
         new
     }
 
     /// The copy in the warm-restart memory, if there is one.
-    pub(crate) fn kept(&self) -> Option<&KeptGroup> {
-        self.kept.as_ref()
+    pub(crate) fn warm(&self) -> Option<&WarmGroup> {
+        self.warm.as_ref()
     }
 
     /// Approximate number of allocation chunks that were set since the last snapshot.
@@ -139,41 +139,41 @@ impl AllocationMap {
 
     /// Whether the allocation chunk was written.
     #[inline]
-    pub fn get(&self, zone: u64) -> bool {
-        self.words[(zone / 64) as usize].load(Ordering::Acquire) & (1 << (zone % 64)) != 0
+    pub fn get(&self, chunk: u64) -> bool {
+        self.words[(chunk / 64) as usize].load(Ordering::Acquire) & (1 << (chunk % 64)) != 0
     }
 
     /// Notes that the strips of an allocation chunk are on their drives.
-    pub fn set(&self, zone: u64) {
-        assert!(zone < self.zone_count, "zone {zone} of {}", self.zone_count);
-        let bit = 1 << (zone % 64);
-        if self.words[(zone / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-            self.kept.iter().for_each(|kept| kept.set(zone));
+    pub fn set(&self, chunk: u64) {
+        assert!(chunk < self.chunk_count, "chunk {chunk} of {}", self.chunk_count);
+        let bit = 1 << (chunk % 64);
+        if self.words[(chunk / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            self.warm.iter().for_each(|warm| warm.set(chunk));
             self.newly_set.fetch_add(1, Ordering::Relaxed);
             self.allocated.fetch_add(1, Ordering::Relaxed);
-            self.dirty.insert(zone / ZONES_PER_BLOCK);
+            self.dirty.insert(chunk / CHUNKS_PER_BLOCK);
         }
     }
 
     /// Frees an allocation chunk: it reads as zeroes from now on.
-    pub fn clear(&self, zone: u64) {
-        assert!(zone < self.zone_count, "zone {zone} of {}", self.zone_count);
-        let bit = 1 << (zone % 64);
-        if self.words[(zone / 64) as usize].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
-            self.kept.iter().for_each(|kept| kept.clear(zone));
+    pub fn clear(&self, chunk: u64) {
+        assert!(chunk < self.chunk_count, "chunk {chunk} of {}", self.chunk_count);
+        let bit = 1 << (chunk % 64);
+        if self.words[(chunk / 64) as usize].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            self.warm.iter().for_each(|warm| warm.clear(chunk));
             self.clear_count.fetch_add(1, Ordering::AcqRel);
             self.allocated.fetch_sub(1, Ordering::Relaxed);
             // After the bit: a snapshot that takes this mark also sees the bit. Before the dirty
             // mark: so a snapshot still follows.
-            self.cleared.insert(zone / ZONES_PER_BLOCK);
-            self.dirty.insert(zone / ZONES_PER_BLOCK);
+            self.cleared.insert(chunk / CHUNKS_PER_BLOCK);
+            self.dirty.insert(chunk / CHUNKS_PER_BLOCK);
         }
     }
 
     /// Whether a clearing in this chunk's block is not durable yet (invariant 4).
-    pub fn clear_is_pending(&self, zone: u64) -> bool {
+    pub fn clear_is_pending(&self, chunk: u64) -> bool {
         // In the order in which a snapshot moves the marks.
-        self.cleared.contains(zone / ZONES_PER_BLOCK) || self.saving_cleared.contains(zone / ZONES_PER_BLOCK)
+        self.cleared.contains(chunk / CHUNKS_PER_BLOCK) || self.saving_cleared.contains(chunk / CHUNKS_PER_BLOCK)
     }
 
     /// Number of clearings. If it changed during a read, the drive may have been discarding the
@@ -194,8 +194,8 @@ impl AllocationMap {
     }
 
     /// Whether the block with this chunk's bit may differ from its copies on the members.
-    pub fn zone_is_dirty(&self, zone: u64) -> bool {
-        self.dirty.contains(zone / ZONES_PER_BLOCK) || self.saving.contains(zone / ZONES_PER_BLOCK)
+    pub fn chunk_is_dirty(&self, chunk: u64) -> bool {
+        self.dirty.contains(chunk / CHUNKS_PER_BLOCK) || self.saving.contains(chunk / CHUNKS_PER_BLOCK)
     }
 
     /// Takes every dirty block, to be saved. For each block, [`AllocationMap::persisted`] or
@@ -243,16 +243,16 @@ impl AllocationMap {
         self.saving.remove(block);
     }
 
-    /// The first allocated chunk from `zone` on.
-    pub fn next_allocated(&self, zone: u64) -> Option<u64> {
-        self.next_allocated_in(zone..u64::MAX)
+    /// The first allocated chunk from `chunk` on.
+    pub fn next_allocated(&self, chunk: u64) -> Option<u64> {
+        self.next_allocated_in(chunk..u64::MAX)
     }
 
     /// The first allocated chunk of a range, or possibly a later one within the same word.
-    pub fn next_allocated_in(&self, zones: Range<u64>) -> Option<u64> {
-        let zone = zones.start;
-        let mut index = (zone / 64) as usize;
-        let mut mask = u64::MAX << (zone % 64);
+    pub fn next_allocated_in(&self, chunks: Range<u64>) -> Option<u64> {
+        let chunk = chunks.start;
+        let mut index = (chunk / 64) as usize;
+        let mut mask = u64::MAX << (chunk % 64);
         while let Some(word) = self.words.get(index) {
             let bits = word.load(Ordering::Acquire) & mask;
             if bits != 0 {
@@ -260,7 +260,7 @@ impl AllocationMap {
             }
             index += 1;
             mask = u64::MAX;
-            if index as u64 >= zones.end.div_ceil(64) {
+            if index as u64 >= chunks.end.div_ceil(64) {
                 break;
             }
         }
@@ -298,9 +298,9 @@ mod tests {
         let map = AllocationMap::new(100);
         map.set(1);
         let taken = map.snapshot();
-        assert!(map.is_dirty() && map.zone_is_dirty(1), "a flush that comes now has to wait");
+        assert!(map.is_dirty() && map.chunk_is_dirty(1), "a flush that comes now has to wait");
         map.persisted(taken[0].block);
-        assert!(!map.is_dirty() && !map.zone_is_dirty(1));
+        assert!(!map.is_dirty() && !map.chunk_is_dirty(1));
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_past_the_last_zone_are_ignored() {
+    fn bits_past_the_last_chunk_are_ignored() {
         let map = AllocationMap::new(70);
         map.load(0, &[0xFF; MAP_PAYLOAD_BYTES]);
         assert_eq!(map.allocated(), 70);
@@ -326,22 +326,22 @@ mod tests {
 
     #[test]
     fn a_snapshot_loads_as_the_same_map() {
-        let zones = ZONES_PER_BLOCK * 2 + 77;
-        let map = AllocationMap::new(zones);
-        let set = [0, 1, 63, 64, ZONES_PER_BLOCK - 1, ZONES_PER_BLOCK, zones - 1];
-        for zone in set {
-            map.set(zone);
+        let chunks = CHUNKS_PER_BLOCK * 2 + 77;
+        let map = AllocationMap::new(chunks);
+        let set = [0, 1, 63, 64, CHUNKS_PER_BLOCK - 1, CHUNKS_PER_BLOCK, chunks - 1];
+        for chunk in set {
+            map.set(chunk);
         }
-        let copy = AllocationMap::new(zones);
+        let copy = AllocationMap::new(chunks);
         for snapshot in map.snapshot() {
             copy.load(snapshot.block, &snapshot.bits);
             map.persisted(snapshot.block);
         }
         let mut found = Vec::new();
         let mut next = copy.next_allocated(0);
-        while let Some(zone) = next {
-            found.push(zone);
-            next = copy.next_allocated(zone + 1);
+        while let Some(chunk) = next {
+            found.push(chunk);
+            next = copy.next_allocated(chunk + 1);
         }
         assert_eq!(found, set);
         assert!(!map.is_dirty() && !copy.is_dirty());

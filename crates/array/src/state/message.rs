@@ -9,7 +9,7 @@ use drive::{BlockError, BufMut};
 use smallvec::SmallVec;
 
 use crate::geometry::ranges::Range;
-use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::geometry::{MemberIndex, Role, StripeGroup};
 use crate::io::overlay::Content;
 use crate::state::cause::{Cause, Failure};
 use crate::state::event::Event;
@@ -44,26 +44,26 @@ pub struct Message {
 #[derive(Debug)]
 pub(crate) enum Body {
     Request(Request),
-    Reply(Result<Outcome, BlockError>),
+    Reply(Result<Reply, BlockError>),
 }
 
 /// A request to another shard.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// To the owner of a stripe group: run an operation on it.
-    Unit(UnitIndex, Op),
+    Unit(StripeGroup, Op),
     /// To the leader: make the map durable, and all data it stands for.
     Persist,
     /// To any shard: wait until no record of its log is open.
     Settle,
     /// To any shard: flush, and write a checkpoint record. It says durably that earlier writes to
     /// its stripe groups need no recovery.
-    Seal,
+    Checkpoint,
     /// The same, also where a recovery could do without the checkpoint record.
-    SealAll,
-    /// Like [`Request::Seal`], without members that are leaving. For a leader that is changing the
-    /// group's state: it can learn of a failure only from the answer.
-    SealQuietly,
+    CheckpointAll,
+    /// Like [`Request::Checkpoint`], without members that are leaving. For a leader that is
+    /// changing the group's state: it can learn of a failure only from the answer.
+    CheckpointQuietly,
     /// To the leader: make the list of lost blocks durable without those in a range of the group.
     /// The range was written and is durable.
     SaveLost {
@@ -91,7 +91,7 @@ pub(crate) enum Request {
     Slow(MemberIndex, DriveId),
 }
 
-/// New content of a run of columns of a data strip.
+/// New content of a run of member offsets of a data strip.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub role: Role,
@@ -100,7 +100,7 @@ pub(crate) struct Piece {
 }
 
 /// Stripe groups that are already rebuilt on a drive although the rebuild has not reached them.
-pub(crate) type RebuiltAhead = BTreeSet<(DriveId, UnitIndex)>;
+pub(crate) type RebuiltAhead = BTreeSet<(DriveId, StripeGroup)>;
 
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
@@ -109,8 +109,8 @@ pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 pub(crate) enum Op {
     /// Fill the buffer from whole sectors of a data strip. With `without`, the member is not read
     /// if that is possible.
-    Read { role: Role, x: u64, buf: BufMut, without: bool },
-    /// Change some columns.
+    Read { role: Role, offset: u64, buf: BufMut, without: bool },
+    /// Change some member offsets.
     Write { pieces: Pieces, fua: bool },
     /// Compute the content of a member in this stripe group, and write it there.
     Rebuild { member: MemberIndex },
@@ -119,11 +119,11 @@ pub(crate) enum Op {
     /// Wait for all earlier work.
     Nothing,
     /// Discard an allocation chunk on the drives, if it is still free.
-    Trim { zone: Range },
+    Trim { chunk: Range },
 }
 
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum Reply {
     Done,
     Read(BufMut),
     Rebuilt {
@@ -136,7 +136,7 @@ pub(crate) enum Outcome {
     Quiet(Option<RebuiltAhead>),
     /// These members had something to make durable, and could not. No checkpoint record is written
     /// then.
-    Sealed {
+    Checkpointed {
         failed: Vec<(MemberIndex, DriveId, Failure)>,
     },
 }

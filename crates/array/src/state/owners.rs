@@ -1,6 +1,6 @@
 //! Which shards own the stripe groups.
 
-use crate::geometry::UnitIndex;
+use crate::geometry::StripeGroup;
 
 /// The shards that own the stripe groups: `count` shards from `first` on, continuing at shard 0
 /// after the last. Runs of stripe groups are dealt to them in turn.
@@ -29,8 +29,8 @@ impl Owners {
 
     /// The shard that owns a stripe group. `shards`: number of all shards.
     #[inline]
-    pub(crate) fn of(self, unit: UnitIndex, shards: usize) -> usize {
-        let index = if self.count == 1 { 0 } else { (unit.0 / self.run % self.count as u64) as usize };
+    pub(crate) fn of(self, stripe_group: StripeGroup, shards: usize) -> usize {
+        let index = if self.count == 1 { 0 } else { (stripe_group.0 / self.run % self.count as u64) as usize };
         let shard = self.first + index;
         if shard < shards { shard } else { shard - shards }
     }

@@ -11,18 +11,18 @@ use format::{CrashSafety, Layout, MemberState, Superblock, Uuid};
 
 use crate::checksums::sums::Checksums;
 use crate::drives::latency::Latencies;
-use crate::geometry::{Geometry, MemberIndex, UnitIndex};
-use crate::log::questions::Questions;
+use crate::geometry::{Geometry, MemberIndex, StripeGroup};
+use crate::log::indeterminate::Indeterminates;
+use crate::state::dirty::DirtyRegions;
 use crate::state::errors::{ErrorCounters, Failed, MemberErrors};
 use crate::state::lost::LostRanges;
 use crate::state::map::AllocationMap;
-use crate::state::missed::Missed;
 use crate::state::settings::SharedSettings;
 use crate::state::slot::{DriveId, Slot};
 
 /// Bits of the number of a stripe group in [`Shared::rebuilt`]. The other bits are the drive's
 /// number. 2^48 stripe groups of 4 KiB are an exbibyte.
-const REBUILT_UNIT_BITS: u32 = 48;
+const REBUILT_STRIPE_GROUP_BITS: u32 = 48;
 
 /// Statistics of a group since it was assembled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,10 +55,10 @@ pub(crate) struct Counters {
     pub hedges_won: Counter,
     pub avoided: Counter,
     /// The shard's log has records that need a checkpoint record.
-    pub unsealed: AtomicBool,
+    pub uncovered: AtomicBool,
     /// Records of the shard's log below this one are completed.
-    pub settled: AtomicU64,
-    /// The highest value of `settled` at the start of a successful flush of all members by any
+    pub completed: AtomicU64,
+    /// The highest value of `completed` at the start of a successful flush of all members by any
     /// shard.
     pub flushed: AtomicU64,
 }
@@ -104,11 +104,11 @@ pub struct Shared {
     /// Blocks that were lost in crashes.
     pub lost: LostRanges,
     /// Number of ranges that a power cut could add to `lost`.
-    pub(crate) questions: Questions,
+    pub(crate) indeterminate: Indeterminates,
     pub(crate) code: gf::Code,
     pub(crate) settings: SharedSettings,
     /// Dirty regions of members that left.
-    pub(crate) missed: Missed,
+    pub(crate) dirty: DirtyRegions,
     /// Suspect members, one bit each: they are about to be declared faulty, and completed writes
     /// are being made durable without them.
     suspects: AtomicU64,
@@ -147,7 +147,7 @@ pub struct Shared {
 impl Shared {
     /// The state that a superblock describes, with these drives in its slots.
     pub(crate) fn new(superblock: &Superblock, geometry: Geometry, slots: &[Slot], drives: u16) -> Self {
-        let code = gf::Code::new(geometry.data, geometry.syndromes).expect("the shape was checked");
+        let code = gf::Code::new(geometry.data, geometry.parity_count).expect("the shape was checked");
         Shared {
             array: superblock.array,
             crash_safety: superblock.crash_safety,
@@ -155,13 +155,13 @@ impl Shared {
             checksums: Checksums::new(&superblock.layout, slots.len()),
             log_generation: AtomicU64::new(superblock.log_generation + 1),
             lost: LostRanges::default(),
-            questions: Questions::default(),
+            indeterminate: Indeterminates::default(),
             suspects: AtomicU64::new(0),
             held: AtomicBool::new(false),
-            map: AllocationMap::new(geometry.zone_count()),
+            map: AllocationMap::new(geometry.chunk_count()),
             code,
             settings: SharedSettings::default(),
-            missed: Missed::new(&geometry),
+            dirty: DirtyRegions::new(&geometry),
             slots: slots.iter().map(|slot| AtomicU32::new(slot.pack())).collect(),
             errors: slots.iter().map(|_| ErrorCounters::default()).collect(),
             damaged: slots.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -194,9 +194,9 @@ impl Shared {
     }
 
     /// Whether a shard's log has records that need a checkpoint record.
-    pub(crate) fn is_unsealed(&self, shard: usize) -> bool {
+    pub(crate) fn is_uncovered(&self, shard: usize) -> bool {
         let counters = self.counters.get().and_then(|shards| shards.get(shard));
-        counters.is_some_and(|counters| counters.unsealed.load(Ordering::SeqCst))
+        counters.is_some_and(|counters| counters.uncovered.load(Ordering::SeqCst))
     }
 
     /// The statistics of all shards together.
@@ -244,15 +244,15 @@ impl Shared {
 
     /// Stripe groups below this one are whole on a drive that is being filled.
     #[inline]
-    pub fn rebuilt(&self, drive: DriveId) -> UnitIndex {
+    pub fn rebuilt(&self, drive: DriveId) -> StripeGroup {
         let mark = self.rebuilt.load(Ordering::Acquire);
-        let same = mark >> REBUILT_UNIT_BITS == u64::from(drive.0);
-        UnitIndex(if same { mark & ((1 << REBUILT_UNIT_BITS) - 1) } else { 0 })
+        let same = mark >> REBUILT_STRIPE_GROUP_BITS == u64::from(drive.0);
+        StripeGroup(if same { mark & ((1 << REBUILT_STRIPE_GROUP_BITS) - 1) } else { 0 })
     }
 
-    pub(crate) fn set_rebuilt(&self, drive: DriveId, unit: UnitIndex) {
-        assert!(unit.0 < 1 << REBUILT_UNIT_BITS, "{unit:?}");
-        self.rebuilt.store(u64::from(drive.0) << REBUILT_UNIT_BITS | unit.0, Ordering::Release);
+    pub(crate) fn set_rebuilt(&self, drive: DriveId, stripe_group: StripeGroup) {
+        assert!(stripe_group.0 < 1 << REBUILT_STRIPE_GROUP_BITS, "{stripe_group:?}");
+        self.rebuilt.store(u64::from(drive.0) << REBUILT_STRIPE_GROUP_BITS | stripe_group.0, Ordering::Release);
     }
 
     /// Failed operations of a member since the group was assembled.
@@ -341,15 +341,15 @@ impl Shared {
     }
 
     /// Whether records of the log must not begin now.
-    pub(crate) fn is_held(&self) -> bool {
+    pub(crate) fn is_quiesced(&self) -> bool {
         self.held.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn hold(&self, held: bool) {
+    pub(crate) fn quiesce(&self, held: bool) {
         self.held.store(held, Ordering::SeqCst);
     }
 
-    pub(crate) fn doubt(&self, member: MemberIndex) {
+    pub(crate) fn mark_suspect(&self, member: MemberIndex) {
         self.suspects.fetch_or(1 << member.0, Ordering::SeqCst);
     }
 

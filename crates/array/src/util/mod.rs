@@ -2,4 +2,4 @@
 
 pub(crate) mod marks;
 pub(crate) mod semaphore;
-pub(crate) mod unit_map;
+pub(crate) mod stripe_group_map;

@@ -18,7 +18,7 @@ use bench::Error;
 use bench::arguments::Turns;
 use bench::attack::{ATTACKS, Attack, Target};
 use bench::daemon::Daemon;
-use bench::initiator::{Initiator, Place};
+use bench::initiator::{Initiator, NamespacePart};
 use bench::process::{free_address, go_first};
 use bench::report::{Report, Row, Target as Wanted};
 use clap::Parser;
@@ -145,7 +145,7 @@ fn attacked(daemon: &Daemon, dir: &Path, nvme: SocketAddr) -> Result<Target, Err
     let size_bytes = 500 << 30;
     daemon.serve("attacked", "raid5", &drives, size_bytes)?;
     let subsystem = export_nvme(daemon, "attacked/v", nvme)?;
-    let place = Place { nsid: 1, block_bytes: 4096, volume_bytes: WRITTEN_BYTES };
+    let place = NamespacePart { nsid: 1, block_bytes: 4096, volume_bytes: WRITTEN_BYTES };
     Initiator::connect(nvme, &subsystem, 64)?.fill(place)?;
     Ok(Target {
         volume: "attacked/v".into(),
@@ -176,7 +176,7 @@ fn run(arguments: &Arguments, jobs: &mpsc::Sender<Job>, report: &mut Report) -> 
     let address = free_address()?;
     let subsystem = export_nvme(&daemon, "victim/v", address)?;
     run_on(arguments.client_core)?;
-    let place = Place { nsid: 1, block_bytes: 4096, volume_bytes: WRITTEN_BYTES };
+    let place = NamespacePart { nsid: 1, block_bytes: 4096, volume_bytes: WRITTEN_BYTES };
     let mut victim = Initiator::connect_as("victim", address, &subsystem, 1, 64)?;
     victim.fill(place)?;
     let turn = Duration::from_secs(arguments.turn_s);
@@ -205,9 +205,9 @@ fn run(arguments: &Arguments, jobs: &mpsc::Sender<Job>, report: &mut Report) -> 
         let [_, ours, _] = median(&mut beside);
         let [_, peer, _] = median(&mut alone);
         let ratio = median(&mut ratios);
-        let row = |what: String, unit: &str, ours, peer_name: &str, peer, ratio: [f64; 3], target: f64| Row {
+        let row = |what: String, stripe_group: &str, ours, peer_name: &str, peer, ratio: [f64; 3], target: f64| Row {
             what,
-            unit: unit.into(),
+            stripe_group: stripe_group.into(),
             ours,
             peer_name: peer_name.into(),
             peer,

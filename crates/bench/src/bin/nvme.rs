@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bench::Error;
 use bench::arguments::{Sides, Turns};
 use bench::daemon::Daemon;
-use bench::initiator::{Initiator, LOADS, Load, Place};
+use bench::initiator::{Initiator, LOADS, Load, NamespacePart};
 use bench::process::{Process, free_address, go_first, pinned};
 use bench::report::{Report, Row};
 use bench::rounds::{Basis, Rounds, Sample};
@@ -124,7 +124,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let (_, nqn) = daemon.serve_nvme("plain", arguments.sides.volume_mib, address)?;
     let subsystem: Nqn = nqn.parse()?;
     let volume_bytes = arguments.sides.volume_mib << 20;
-    let place = Place { nsid: 1, block_bytes: 4096, volume_bytes };
+    let place = NamespacePart { nsid: 1, block_bytes: 4096, volume_bytes };
 
     // This program is the initiator.
     rustix::thread::sched_setaffinity(None, &{

@@ -93,26 +93,26 @@ mod tests {
     use super::*;
 
     fn announced(name: &str, text: &[(&str, &str)]) -> NvmeService {
-        let service = ServiceInfo::new(DISCOVERY_SERVICE_TYPE, name, "shelf.local.", "fd00::5,10.0.0.5", 8009, text);
+        let service = ServiceInfo::new(DISCOVERY_SERVICE_TYPE, name, "target.local.", "fd00::5,10.0.0.5", 8009, text);
         as_announced(&service.unwrap().as_resolved_service())
     }
 
     #[test]
     fn a_service_is_listed_with_the_addresses_to_ask_it_at() {
-        let service = announced("shelf", &[("p", "tcp"), ("nqn", "nqn.2026-11.com.example:cdc")]);
-        assert_eq!((service.name.as_str(), service.host.as_str()), ("shelf", "shelf.local"));
+        let service = announced("target", &[("p", "tcp"), ("nqn", "nqn.2026-11.com.example:cdc")]);
+        assert_eq!((service.name.as_str(), service.host.as_str()), ("target", "target.local"));
         assert_eq!((service.nqn.as_str(), service.transport.as_str()), ("nqn.2026-11.com.example:cdc", "tcp"));
         assert_eq!((service.addresses.join(" "), service.port), ("10.0.0.5 fd00::5".to_owned(), 8009));
         let shown = text(false, Duration::from_secs(3), &NvmeServiceList { services: vec![service] });
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), ["ADDRESS", "TRANSPORT", "HOST", "NAME", "NQN"]);
         assert!(lines[1].starts_with("10.0.0.5:8009 ") && lines[2].starts_with("[fd00::5]:8009 "), "{shown}");
-        assert!(lines[1].ends_with("shelf.local  shelf  nqn.2026-11.com.example:cdc"), "{shown}");
+        assert!(lines[1].ends_with("target.local  target  nqn.2026-11.com.example:cdc"), "{shown}");
     }
 
     #[test]
     fn a_service_that_does_not_say_its_name_has_that_of_every_discovery_subsystem() {
-        let service = announced("shelf", &[]);
+        let service = announced("target", &[]);
         assert_eq!((service.nqn.as_str(), service.transport.as_str()), (DISCOVERY_NQN, "tcp"));
     }
 

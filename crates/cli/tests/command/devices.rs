@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::answers::answered;
 
-const NQN: &str = "nqn.2026-11.com.example:shelf";
+const NQN: &str = "nqn.2026-11.com.example:target";
 
 /// The import of docs/cli/json.md that is a namespace, with one more path.
 fn disk() -> Value {

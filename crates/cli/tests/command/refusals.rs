@@ -378,7 +378,7 @@ fn a_namespace_that_nobody_could_use_or_that_cannot_be_is_refused() {
 #[test]
 fn what_the_daemon_cannot_do_for_a_namespace_is_refused_before_it_is_asked() {
     let daemon = Daemon::start();
-    let connect = "nvme connect 10.0.0.5 nqn.2026-11.com.example:shelf --ublk";
+    let connect = "nvme connect 10.0.0.5 nqn.2026-11.com.example:target --ublk";
     assert_eq!(
         daemon.run(&format!("{connect} --nsid 1 --ctrl-loss-tmo -1")).err,
         "purlin: with --ublk, --ctrl-loss-tmo is from 2 to 600\n"

@@ -129,7 +129,7 @@ impl Memory {
             }
             fs::TryLockError::Error(error) => error,
         })?;
-        runtime::forget_kept(directory, KEPT)?;
+        runtime::forget_warm(directory, KEPT)?;
         Ok(Memory { path: directory.join("groups.json"), _lock: lock })
     }
 

@@ -207,7 +207,7 @@ pub(crate) fn space(group: &Group, catalogue: &Catalogue) -> (volume::Space, Vec
     let geometry = &group.shared.geometry;
     let space = volume::Space {
         capacity_bytes: geometry.capacity(),
-        align_bytes: geometry.stripe_data() * geometry.rows() * geometry.sets,
+        align_bytes: geometry.stripe_data_bytes() * geometry.rows() * geometry.sets,
     };
     (space, catalogue.volumes.iter().flat_map(|volume| volume.extents.iter().copied()).collect())
 }
@@ -260,7 +260,7 @@ pub(crate) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
         job(status_of, moment.shard_ns, held, |found| findings::place(group, status, catalogue, found))
     };
     let mirror = shape.is_mirror();
-    let syndromes = u32::from(shape.syndromes);
+    let survives = u32::from(shape.parity_count);
     api::Group {
         name: group.name.clone(),
         uuid: group.uuid.to_string(),
@@ -269,8 +269,8 @@ pub(crate) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
         member_count: u32::from(shape.members),
         set_count: u32::from(shape.sets),
         data_count: shape.data_per_set() as u32,
-        parity_count: if mirror { 0 } else { syndromes },
-        copy_count: if mirror { syndromes + 1 } else { 1 },
+        parity_count: if mirror { 0 } else { survives },
+        copy_count: if mirror { survives + 1 } else { 1 },
         strip_bytes: u64::from(shape.strip_bytes),
         capacity_bytes: status.capacity_bytes,
         allocated_bytes: used.iter().map(|extent| extent.len_bytes).sum(),

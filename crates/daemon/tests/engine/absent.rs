@@ -6,7 +6,7 @@ use api::*;
 use daemon::http::Control;
 
 use crate::bench::*;
-use crate::shelf::head;
+use crate::target::head;
 
 #[tokio::test]
 async fn a_group_that_could_not_be_started_is_tried_again_by_itself_once_its_drives_are_there() {

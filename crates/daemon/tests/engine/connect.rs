@@ -8,7 +8,7 @@ use daemon::Engine;
 use daemon::http::{Control, ControlError};
 
 use crate::bench::*;
-use crate::shelf::*;
+use crate::target::*;
 
 async fn connect(engine: &Engine, drive: &str, name: Option<&str>) -> Result<Import, ControlError> {
     let request = ImportNvme { drive: drive.to_owned(), name: name.map(str::to_owned), dry_run: false };
@@ -30,10 +30,10 @@ async fn until_health(engine: &Engine, name: &str, health: GroupHealth) -> Impor
 
 #[tokio::test]
 async fn a_namespace_is_there_again_after_a_restart_also_when_its_machine_comes_later() {
-    let (shelf, bench) = (Shelf::new(1).await, Bench::new());
-    let networks = [shelf.network(), shelf.network()];
+    let (target, bench) = (Target::new(1).await, Bench::new());
+    let networks = [target.network(), target.network()];
     let engine = head(&bench).await;
-    let drive = shelf.drive(&networks[0], 1).replace("&loss=60s", "") + &format!("&path={}", networks[1].address);
+    let drive = target.drive(&networks[0], 1).replace("&loss=60s", "") + &format!("&path={}", networks[1].address);
     let import = connect(&engine, &drive, None).await.unwrap();
     assert_eq!((import.name.as_str(), import.volume.as_str(), import.array), ("remote1", "remote1/nvme", None));
     assert_eq!(import.drives, [format!("{drive}&loss=10m")], "as long as Linux waits");
@@ -59,7 +59,7 @@ async fn a_namespace_is_there_again_after_a_restart_also_when_its_machine_comes_
     let engine = head(&bench).await;
     let away = engine.import("remote1").await.unwrap();
     assert_eq!((away.health, away.uuid.as_str()), (GroupHealth::Failed, import.uuid.as_str()));
-    assert_eq!(away.namespace.unwrap().subsystem, shelf.subsystem);
+    assert_eq!(away.namespace.unwrap().subsystem, target.subsystem);
     networks[1].refuse(false);
     until_health(&engine, "remote1", GroupHealth::Degraded).await;
     networks[0].refuse(false);
@@ -70,17 +70,17 @@ async fn a_namespace_is_there_again_after_a_restart_also_when_its_machine_comes_
     let engine = head(&bench).await;
     assert!(engine.imports().await.unwrap().is_empty(), "what was forgotten stays so");
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }
 
 #[tokio::test]
 async fn a_namespace_that_grows_over_there_grows_here() {
-    let (shelf, bench) = (Shelf::new(1).await, Bench::new());
-    let network = shelf.network();
+    let (target, bench) = (Target::new(1).await, Bench::new());
+    let network = target.network();
     let engine = head(&bench).await;
-    connect(&engine, &shelf.drive(&network, 1), Some("disk")).await.unwrap();
+    connect(&engine, &target.drive(&network, 1), Some("disk")).await.unwrap();
     let grown = VolumeUpdate { size_bytes: 96 << 20, confirm: None, dry_run: false };
-    shelf.engine.volume_resize(&"shelf/d1".parse().unwrap(), grown).await.unwrap();
+    target.engine.volume_resize(&"target/d1".parse().unwrap(), grown).await.unwrap();
     let began = Instant::now();
     while engine.volume(&"disk/nvme".parse().unwrap()).await.unwrap().size_bytes != 96 << 20 {
         assert!(began.elapsed() < Duration::from_secs(60), "it does not notice");
@@ -88,38 +88,38 @@ async fn a_namespace_that_grows_over_there_grows_here() {
     }
     assert_eq!(engine.import("disk").await.unwrap().namespace.unwrap().size_bytes, Some(96 << 20));
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }
 
 #[tokio::test]
 async fn a_namespace_that_somebody_here_has_is_refused() {
-    let (shelf, bench) = (Shelf::new(2).await, Bench::new());
-    let networks = [shelf.network(), shelf.network()];
+    let (target, bench) = (Target::new(2).await, Bench::new());
+    let networks = [target.network(), target.network()];
     let engine = head(&bench).await;
-    let planned = ImportNvme { drive: shelf.drive(&networks[0], 1), name: Some("disk".into()), dry_run: true };
+    let planned = ImportNvme { drive: target.drive(&networks[0], 1), name: Some("disk".into()), dry_run: true };
     assert_eq!(engine.import_nvme(planned).await.unwrap().object, None);
     assert!(engine.imports().await.unwrap().is_empty(), "a dry run changes nothing");
-    connect(&engine, &shelf.drive(&networks[0], 1), Some("disk")).await.unwrap();
+    connect(&engine, &target.drive(&networks[0], 1), Some("disk")).await.unwrap();
     let refused = |error: ControlError, code: ErrorCode, why: &str| {
         assert!(error.code == code && error.message.contains(why), "{error:?}");
     };
-    let again = connect(&engine, &shelf.drive(&networks[1], 1), None).await.unwrap_err();
+    let again = connect(&engine, &target.drive(&networks[1], 1), None).await.unwrap_err();
     refused(again, ErrorCode::DriveInUse, "imported already, as \"disk\"");
     let request = |number: u32| GroupCreate {
-        drives: vec![shelf.drive(&networks[1], number), bench.drive("near")],
+        drives: vec![target.drive(&networks[1], number), bench.drive("near")],
         ..bench.request("tank", Level::Raid1, 2)
     };
     let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
     let member = engine.group_create(request(1), shape).await.unwrap_err();
     refused(member, ErrorCode::DriveInUse, "in use by this daemon already");
     bench.create(&engine, request(2)).await;
-    let member = connect(&engine, &shelf.drive(&networks[0], 2), None).await.unwrap_err();
+    let member = connect(&engine, &target.drive(&networks[0], 2), None).await.unwrap_err();
     refused(member, ErrorCode::DriveInUse, "a drive of the group \"tank\"");
-    let name = connect(&engine, &shelf.drive(&networks[0], 2), Some("tank")).await.unwrap_err();
+    let name = connect(&engine, &target.drive(&networks[0], 2), Some("tank")).await.unwrap_err();
     refused(name, ErrorCode::GroupExists, "already");
-    let itself = connect(&shelf.engine, &shelf.drive(&networks[0], 2), None).await.unwrap_err();
+    let itself = connect(&target.engine, &target.drive(&networks[0], 2), None).await.unwrap_err();
     refused(itself, ErrorCode::Invalid, "served by this daemon itself");
-    let absent = connect(&engine, &shelf.drive(&networks[0], 9), None).await.unwrap_err();
+    let absent = connect(&engine, &target.drive(&networks[0], 9), None).await.unwrap_err();
     refused(absent, ErrorCode::DriveNotFound, "namespace 9");
 
     let export =
@@ -129,5 +129,5 @@ async fn a_namespace_that_somebody_here_has_is_refused() {
     refused(error, ErrorCode::Invalid, "offered as a block device only");
     assert_eq!(engine.imports().await.unwrap().len(), 1, "what was refused left nothing");
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }

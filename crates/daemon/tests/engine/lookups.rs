@@ -98,7 +98,7 @@ fn a_drive_whose_host_is_not_found_delays_no_other_change() {
     runtime.block_on(async {
         let bench = Bench::new();
         let engine = with_a_group(&bench).await;
-        let far = "nvme-tcp://shelf.example/nqn.2026-11.com.example:shelf?nsid=1".to_owned();
+        let far = "nvme-tcp://target.example/nqn.2026-11.com.example:target?nsid=1".to_owned();
         let (own, drives) = (engine.clone(), vec![bench.drive("near"), far.clone()]);
         let request = GroupCreate { drives, ..bench.request("pool", Level::Raid1, 2) };
         let creating = async move {
@@ -107,7 +107,7 @@ fn a_drive_whose_host_is_not_found_delays_no_other_change() {
         };
         let error = others_go_on(&engine, creating).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::DriveNotFound);
-        assert!(error.message.contains("no answer in time where the host \"shelf.example\" is"), "{error}");
+        assert!(error.message.contains("no answer in time where the host \"target.example\" is"), "{error}");
         assert!(!std::path::Path::new(&bench.drive("near")).exists(), "nothing was changed");
 
         let (own, drive) = (engine.clone(), far.clone());
@@ -128,7 +128,7 @@ async fn a_target_that_does_not_answer_delays_no_other_change() {
     let engine = with_a_group(&bench).await;
     let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let at = silent.local_addr().unwrap();
-    let far = format!("nvme-tcp://{at}/nqn.2026-11.com.example:shelf?nsid=1");
+    let far = format!("nvme-tcp://{at}/nqn.2026-11.com.example:target?nsid=1");
     let (own, drives) = (engine.clone(), vec![bench.drive("near"), far.clone()]);
     let request = GroupCreate { drives, ..bench.request("pool", Level::Raid1, 2) };
     let creating = async move {

@@ -30,6 +30,6 @@ mod reservations;
 mod retry;
 mod scrub;
 mod settings;
-mod shelf;
 mod smart;
 mod stop;
+mod target;

@@ -7,7 +7,7 @@ use api::*;
 use daemon::http::Control;
 
 use crate::bench::*;
-use crate::shelf::{Shelf, create, head};
+use crate::target::{Target, create, head};
 
 /// Returns the group, once it has this health.
 async fn becomes(engine: &daemon::Engine, health: GroupHealth) -> Group {
@@ -64,15 +64,15 @@ async fn members_that_cannot_be_read_or_are_deleted_are_unreachable_and_their_gr
 
 #[tokio::test]
 async fn a_mirror_of_two_other_machines_has_failed_while_both_are_stopped_and_is_well_when_they_are_back() {
-    let (shelves, bench) = ([Shelf::new(1).await, Shelf::new(1).await], Bench::new());
-    let networks = shelves.each_ref().map(Shelf::network);
+    let (targets, bench) = ([Target::new(1).await, Target::new(1).await], Bench::new());
+    let networks = targets.each_ref().map(Target::network);
     let engine = head(&bench).await;
     engine.start_asking_members();
-    let drives = shelves.iter().zip(&networks).map(|(shelf, network)| shelf.missed_soon(network, 1)).collect();
+    let drives = targets.iter().zip(&networks).map(|(target, network)| target.missed_soon(network, 1)).collect();
     create(&bench, &engine, Level::Raid1, drives).await;
     becomes(&engine, GroupHealth::Optimal).await;
 
-    let [first, second] = shelves;
+    let [first, second] = targets;
     // The connections end with the targets, and nothing listens behind the addresses.
     let (first, second) = (first.stopped().await, second.stopped().await);
     let failed = becomes(&engine, GroupHealth::Failed).await;

@@ -1,4 +1,4 @@
-//! Drives of another machine as members. One engine is the shelf, another one uses its volumes as
+//! Drives of another machine as members. One engine is the target, another one uses its volumes as
 //! drives, and the network between them fails on command.
 
 use std::path::Path;
@@ -13,21 +13,21 @@ use nvme::host::{Blocks, io};
 use crate::bench::*;
 use crate::hosts::connects;
 use crate::nvme_host::NvmeHost;
-use crate::shelf::*;
+use crate::target::*;
 
 #[tokio::test]
 async fn a_remote_member_that_is_cut_off_leaves_after_its_time_and_gets_what_it_missed_when_it_is_back() {
-    let (shelf, bench) = (Shelf::new(2).await, Bench::new());
-    let networks = [shelf.network(), shelf.network()];
+    let (target, bench) = (Target::new(2).await, Bench::new());
+    let networks = [target.network(), target.network()];
     let engine = head(&bench).await;
     let drives = vec![
         bench.drive("near-0"),
-        shelf.missed_soon(&networks[0], 1),
+        target.missed_soon(&networks[0], 1),
         bench.drive("near-1"),
-        shelf.missed_soon(&networks[1], 2),
+        target.missed_soon(&networks[1], 2),
     ];
     let group = create(&bench, &engine, Level::Raid5, drives).await;
-    assert_eq!(group.members[1].drive, Some(shelf.missed_soon(&networks[0], 1).replace("&loss=2s", "")));
+    assert_eq!(group.members[1].drive, Some(target.missed_soon(&networks[0], 1).replace("&loss=2s", "")));
     let socket = volume(&bench, &engine).await;
     let mut model = noise(40 * MIB, 1);
     write(&socket, 0, model.clone()).await;
@@ -63,15 +63,15 @@ async fn a_remote_member_that_is_cut_off_leaves_after_its_time_and_gets_what_it_
     until(&engine, "tank", is_healthy).await;
     scrubbed(&engine).await;
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }
 
 #[tokio::test]
 async fn a_group_of_remote_drives_is_started_again_when_they_are_there_and_goes_on_without_those_that_are_not() {
-    let (shelf, bench) = (Shelf::new(3).await, Bench::new());
-    let networks = [shelf.network(), shelf.network(), shelf.network()];
+    let (target, bench) = (Target::new(3).await, Bench::new());
+    let networks = [target.network(), target.network(), target.network()];
     let engine = head(&bench).await;
-    let drives = (0..3).map(|index| shelf.drive(&networks[index], index as u32 + 1)).collect();
+    let drives = (0..3).map(|index| target.drive(&networks[index], index as u32 + 1)).collect();
     create(&bench, &engine, Level::Raid5, drives).await;
     let socket = volume(&bench, &engine).await;
     let model = noise(8 * MIB, 3);
@@ -90,31 +90,31 @@ async fn a_group_of_remote_drives_is_started_again_when_they_are_there_and_goes_
     assert!(read(&socket, 0, model.len()).await == model);
     write(&socket, 0, noise(MIB, 4)).await;
 
-    // The shelf is started again meanwhile: the others wait for it, and the third is found after a
+    // The target is started again meanwhile: the others wait for it, and the third is found after a
     // while.
-    let shelf = shelf.restarted().await;
+    let target = target.restarted().await;
     networks[1].refuse(false);
     until(&engine, "tank", is_healthy).await;
     assert!(read(&socket, 0, MIB).await == noise(MIB, 4));
     scrubbed(&engine).await;
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }
 
 #[tokio::test]
 async fn a_remote_drive_is_one_drive_under_every_address_and_has_several_paths() {
-    let (shelf, bench) = (Shelf::new(2).await, Bench::new());
-    let networks = [shelf.network(), shelf.network()];
+    let (target, bench) = (Target::new(2).await, Bench::new());
+    let networks = [target.network(), target.network()];
     let engine = head(&bench).await;
     let request = |drives: Vec<String>| GroupCreate { drives, ..bench.request("tank", Level::Raid1, 2) };
     let shape = || format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
-    let same = request(vec![shelf.drive(&networks[0], 1), shelf.drive(&networks[1], 1)]);
+    let same = request(vec![target.drive(&networks[0], 1), target.drive(&networks[1], 1)]);
     same.validate().unwrap();
     let error = engine.group_create(same, shape()).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::DriveInUse, "{error}");
     assert!(error.message.contains("maybe under another address"), "{error}");
 
-    let paths = format!("{}&path={}", shelf.drive(&networks[0], 1), networks[1].address);
+    let paths = format!("{}&path={}", target.drive(&networks[0], 1), networks[1].address);
     create(&bench, &engine, Level::Raid1, vec![paths, bench.drive("near")]).await;
     let socket = volume(&bench, &engine).await;
     for round in 0..4 {
@@ -131,16 +131,16 @@ async fn a_remote_drive_is_one_drive_under_every_address_and_has_several_paths()
     assert!(is_healthy(&engine.group("tank").await.unwrap()), "one path was always there");
     scrubbed(&engine).await;
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }
 
 #[tokio::test]
 async fn a_remote_member_that_an_operator_took_out_stays_out_and_what_cannot_be_reached_is_refused() {
-    let (shelf, bench) = (Shelf::new(1).await, Bench::new());
-    let network = shelf.network();
+    let (target, bench) = (Target::new(1).await, Bench::new());
+    let network = target.network();
     let engine = head(&bench).await;
-    let gone = format!("nvme-tcp://127.0.0.1:1/{}?nsid=1", shelf.subsystem);
-    let missing = shelf.missed_soon(&network, 9);
+    let gone = format!("nvme-tcp://127.0.0.1:1/{}?nsid=1", target.subsystem);
+    let missing = target.missed_soon(&network, 9);
     for (drive, code) in [(gone, ErrorCode::Unreachable), (missing, ErrorCode::DriveNotFound)] {
         let request =
             GroupCreate { drives: vec![bench.drive("never"), drive], ..bench.request("tank", Level::Raid1, 2) };
@@ -149,12 +149,12 @@ async fn a_remote_member_that_an_operator_took_out_stays_out_and_what_cannot_be_
         assert_eq!(error.code, code, "{error}");
         assert!(!Path::new(&bench.drive("never")).exists(), "nothing is left of it");
     }
-    create(&bench, &engine, Level::Raid1, vec![bench.drive("near"), shelf.missed_soon(&network, 1)]).await;
+    create(&bench, &engine, Level::Raid1, vec![bench.drive("near"), target.missed_soon(&network, 1)]).await;
     engine.member_fail("tank", 1, MemberFail { dry_run: false }).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(states(&engine.group("tank").await.unwrap())[1], MemberState::Faulty);
     let with = MemberReplace {
-        with: shelf.missed_soon(&network, 1),
+        with: target.missed_soon(&network, 1),
         create_files_bytes: None,
         wipe_foreign: true,
         dry_run: false,
@@ -162,7 +162,7 @@ async fn a_remote_member_that_an_operator_took_out_stays_out_and_what_cannot_be_
     engine.member_replace("tank", 1, with).await.unwrap();
     until(&engine, "tank", is_healthy).await;
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }
 
 async fn share(engine: &Engine, request: ShareCreate) -> Vec<Share> {
@@ -182,9 +182,9 @@ async fn shared_files(bench: &Bench, engine: &Engine) -> Vec<Share> {
 
 #[tokio::test]
 async fn drives_that_are_shared_are_members_elsewhere_also_after_both_machines_were_restarted() {
-    let (shelf, bench) = (Bench::new(), Bench::new());
-    let (giving, engine) = (shelf.engine().await, head(&bench).await);
-    let shares = shared_files(&shelf, &giving).await;
+    let (target, bench) = (Bench::new(), Bench::new());
+    let (giving, engine) = (target.engine().await, head(&bench).await);
+    let shares = shared_files(&target, &giving).await;
     // The first one is removed in the end.
     let losses = shares.iter().zip(["15s", "60s"]);
     let drives: Vec<String> = losses.map(|(share, loss)| format!("{}&loss={loss}", share.url)).collect();
@@ -205,7 +205,7 @@ async fn drives_that_are_shared_are_members_elsewhere_also_after_both_machines_w
     end(engine).await;
     end(giving).await;
 
-    let giving = shelf.engine().await;
+    let giving = target.engine().await;
     let again: Vec<String> = giving.shares().await.unwrap().into_iter().map(|share| share.url).collect();
     assert_eq!(again, shares.iter().map(|share| share.url.clone()).collect::<Vec<_>>(), "the same names");
     let engine = head(&bench).await;
@@ -327,8 +327,8 @@ async fn a_shared_drive_is_nobody_elses_and_sharing_is_all_or_nothing() {
 async fn a_remote_drive_authenticates_where_its_target_asks_for_that_and_again_after_a_cut() {
     const SECRET: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
     const OTHER: &str = "DHHC-1:01:vYcm5QemILkz5zSIeZidb4nPGcxongu2l/OaWMRgM9iIk/2A:";
-    let (shelf, bench) = (Shelf::new(1).await, Bench::new());
-    let network = shelf.network();
+    let (target, bench) = (Target::new(1).await, Bench::new());
+    let network = target.network();
     let engine = head(&bench).await;
     // The refusal names this machine as a host.
     let refused = |drive: String| {
@@ -338,18 +338,18 @@ async fn a_remote_drive_authenticates_where_its_target_asks_for_that_and_again_a
         let engine = engine.clone();
         async move { engine.group_create(request, shape).await.unwrap_err().message }
     };
-    let said = refused(shelf.drive(&network, 9)).await;
+    let said = refused(target.drive(&network, 9)).await;
     let host = said.rsplit_once("this host is ").unwrap().1.to_owned();
     let key = HostKeySet {
         secret: SECRET.to_owned(),
         controller_secret: Some(OTHER.to_owned()),
         dh_group: DhGroup::Ffdhe2048,
     };
-    shelf.engine.host_key_set(Some("shelf"), &host, key).await.unwrap();
+    target.engine.host_key_set(Some("target"), &host, key).await.unwrap();
     let (own, its) = (bench.directory.join("own.key"), bench.directory.join("its.key"));
     std::fs::write(&own, SECRET).unwrap();
     std::fs::write(&its, OTHER).unwrap();
-    let plain = shelf.drive(&network, 1);
+    let plain = target.drive(&network, 1);
     assert!(refused(plain.clone()).await.contains("wants this host to authenticate"));
     let wrong = refused(format!("{plain}&dhchap-secret={}", its.display())).await;
     assert!(wrong.contains("the secret is another one") && !wrong.contains("DHHC"), "{wrong}");
@@ -366,5 +366,5 @@ async fn a_remote_drive_authenticates_where_its_target_asks_for_that_and_again_a
     let engine = head(&bench).await;
     assert!(is_healthy(&engine.group("tank").await.unwrap()), "the files are remembered");
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }

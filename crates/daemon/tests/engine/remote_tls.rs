@@ -9,7 +9,7 @@ use daemon::http::Control;
 
 use crate::bench::*;
 use crate::proxy::Proxy;
-use crate::shelf::*;
+use crate::target::*;
 
 /// TLS keys for tests: the specification's example, and one that nvme-cli has made.
 const KEY: &str = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
@@ -58,8 +58,8 @@ fn assert_secret(network: &Proxy) {
     assert!(seen.secure > 0 && seen.plain == 0 && !seen.marked, "{seen:?}");
 }
 
-fn recording(shelf: &Shelf) -> Proxy {
-    let network = shelf.network();
+fn recording(target: &Target) -> Proxy {
+    let network = target.network();
     network.record();
     network
 }
@@ -91,8 +91,8 @@ fn tls_key(key: &str, keep_old: bool) -> HostTlsKeySet {
     HostTlsKeySet { key: key.to_owned(), keep_old }
 }
 
-async fn give_key(shelf: &Shelf, host: &str, key: &str, keep_old: bool) {
-    shelf.engine.host_tls_key_set(Some("shelf"), host, tls_key(key, keep_old)).await.unwrap();
+async fn give_key(target: &Target, host: &str, key: &str, keep_old: bool) {
+    target.engine.host_tls_key_set(Some("target"), host, tls_key(key, keep_old)).await.unwrap();
 }
 
 /// Shares two new files of 64 MiB with a host, and returns their URLs through `network`.
@@ -113,7 +113,7 @@ async fn share_with(bench: &Bench, engine: &Engine, host: &str) -> (Vec<Share>, 
     (shares, network, urls)
 }
 
-/// A mirror of a local drive and one of the shelf, with the volume's socket, full of marks.
+/// A mirror of a local drive and one of the target, with the volume's socket, full of marks.
 async fn mirror(bench: &Bench, engine: &Arc<Engine>, drive: String) -> PathBuf {
     create(bench, engine, Level::Raid1, vec![bench.drive("near"), drive]).await;
     let socket = volume(bench, engine).await;
@@ -124,26 +124,26 @@ async fn mirror(bench: &Bench, engine: &Arc<Engine>, drive: String) -> PathBuf {
 /// Shows that the tests below can fail.
 #[tokio::test]
 async fn what_goes_to_a_remote_drive_in_the_clear_is_seen_on_its_way() {
-    let (shelf, bench) = (Shelf::new(1).await, Bench::new());
+    let (target, bench) = (Target::new(1).await, Bench::new());
     let engine = head(&bench).await;
-    let network = recording(&shelf);
-    mirror(&bench, &engine, shelf.drive(&network, 1)).await;
+    let network = recording(&target);
+    mirror(&bench, &engine, target.drive(&network, 1)).await;
     let seen = seen(&network);
     assert!(seen.plain > 0 && seen.secure == 0 && seen.marked, "{seen:?}");
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }
 
 #[tokio::test]
 async fn members_inside_of_tls_are_filled_when_they_were_away_or_new_and_come_back_after_a_restart() {
-    let (shelf, bench) = (Shelf::new(3).await, Bench::new());
-    let networks = [recording(&shelf), recording(&shelf), recording(&shelf)];
+    let (target, bench) = (Target::new(3).await, Bench::new());
+    let networks = [recording(&target), recording(&target), recording(&target)];
     let engine = head(&bench).await;
     let host = name(&bench);
-    give_key(&shelf, &host, KEY, false).await;
+    give_key(&target, &host, KEY, false).await;
     let key = file(&bench, "own.tls", KEY);
-    let far = |index: usize| with_key(&shelf.drive(&networks[index], index as u32 + 1), &key);
-    let away = with_key(&shelf.missed_soon(&networks[0], 1), &key);
+    let far = |index: usize| with_key(&target.drive(&networks[index], index as u32 + 1), &key);
+    let away = with_key(&target.missed_soon(&networks[0], 1), &key);
     let drives = vec![bench.drive("near-0"), away, bench.drive("near-1"), far(1)];
     let group = create(&bench, &engine, Level::Raid5, drives).await;
     assert!(!format!("{group:?}").contains("tls"), "a member is called as without: {group:?}");
@@ -178,18 +178,18 @@ async fn members_inside_of_tls_are_filled_when_they_were_away_or_new_and_come_ba
     assert!(read(&socket, 0, model.len()).await == model, "after the restart");
     networks.iter().for_each(assert_secret);
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }
 
 #[tokio::test]
 async fn a_remote_drive_that_cannot_be_had_inside_of_tls_is_refused_with_the_reason_and_not_used_in_the_clear() {
-    let (shelf, bench) = (Shelf::new(1).await, Bench::new());
+    let (target, bench) = (Target::new(1).await, Bench::new());
     let engine = head(&bench).await;
     let host = name(&bench);
     let (own, other) = (file(&bench, "own.tls", KEY), file(&bench, "other.tls", OTHER));
     let broken = file(&bench, "broken.tls", &KEY.replace("VRLb", "VRLc"));
-    let network = recording(&shelf);
-    let drive = shelf.drive(&network, 1);
+    let network = recording(&target);
+    let drive = target.drive(&network, 1);
     let (called, at) = (drive.replace("&loss=60s", ""), network.address);
 
     // No host has a key at the target; another host has one, but not this host; this host has
@@ -198,9 +198,9 @@ async fn a_remote_drive_that_cannot_be_had_inside_of_tls_is_refused_with_the_rea
     assert_eq!(refused(&bench, &engine, with_key(&drive, &own)).await, plain);
     let ended = "the target ended the handshake: it has another key of this host, or none, or no TLS";
     let no_tls = format!("{called}: no TLS with {at}: {ended}; this host is {host}");
-    give_key(&shelf, "nqn.2026-11.com.example:else", KEY, false).await;
+    give_key(&target, "nqn.2026-11.com.example:else", KEY, false).await;
     assert_eq!(refused(&bench, &engine, with_key(&drive, &own)).await, no_tls);
-    give_key(&shelf, &host, KEY, false).await;
+    give_key(&target, &host, KEY, false).await;
     assert_eq!(refused(&bench, &engine, with_key(&drive, &other)).await, no_tls);
     // Invalid key files: no connection is made for them.
     let before = network.connections();
@@ -212,33 +212,33 @@ async fn a_remote_drive_that_cannot_be_had_inside_of_tls_is_refused_with_the_rea
     assert_eq!(network.connections(), before);
     assert_secret(&network);
 
-    let clear = shelf.network();
-    let drive = shelf.drive(&clear, 1);
+    let clear = target.network();
+    let drive = target.drive(&clear, 1);
     let wants = "the target wants this host to use TLS, and no key was given (&tls-key=FILE)";
     let said = refused(&bench, &engine, drive.clone()).await;
     assert_eq!(said, format!("{}: {wants}; this host is {host}", drive.replace("&loss=60s", "")));
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }
 
 #[tokio::test]
 async fn a_member_whose_key_is_another_one_after_a_restart_stays_away_until_it_is_the_right_one() {
-    let (shelf, bench) = (Shelf::new(1).await, Bench::new());
+    let (target, bench) = (Target::new(1).await, Bench::new());
     let engine = head(&bench).await;
     let host = name(&bench);
-    give_key(&shelf, &host, KEY, false).await;
-    let (network, key) = (recording(&shelf), file(&bench, "own.tls", KEY));
-    let socket = mirror(&bench, &engine, with_key(&shelf.missed_soon(&network, 1), &key)).await;
+    give_key(&target, &host, KEY, false).await;
+    let (network, key) = (recording(&target), file(&bench, "own.tls", KEY));
+    let socket = mirror(&bench, &engine, with_key(&target.missed_soon(&network, 1), &key)).await;
     // The key is exchanged: existing connections go on with the old key, and drives that are opened
     // use the new one.
-    give_key(&shelf, &host, OTHER, true).await;
+    give_key(&target, &host, OTHER, true).await;
     network.cut();
     write(&socket, 0, marked(MIB, 2)).await;
     file(&bench, "own.tls", OTHER);
     end(engine).await;
     let engine = head(&bench).await;
     assert!(is_healthy(&engine.group("tank").await.unwrap()), "with the new key");
-    give_key(&shelf, &host, OTHER, false).await;
+    give_key(&target, &host, OTHER, false).await;
     end(engine).await;
 
     file(&bench, "own.tls", KEY);
@@ -252,24 +252,24 @@ async fn a_member_whose_key_is_another_one_after_a_restart_stays_away_until_it_i
     scrubbed(&engine).await;
     assert_secret(&network);
     end(engine).await;
-    end(shelf.engine).await;
+    end(target.engine).await;
 }
 
 #[tokio::test]
 async fn shared_drives_are_members_inside_of_tls_and_the_key_is_there_after_both_restarted_and_never_shown() {
-    let (shelf, bench) = (Bench::new(), Bench::new());
-    let (giving, engine) = (shelf.engine().await, head(&bench).await);
+    let (target, bench) = (Bench::new(), Bench::new());
+    let (giving, engine) = (target.engine().await, head(&bench).await);
     let host = name(&bench);
     // The key is set before a drive is shared, so the host is never let in without it.
     let changed = giving.host_tls_key_set(None, &host, tls_key(KEY, false)).await.unwrap();
     assert_eq!(changed.object, Some(HostTlsKey { group: None, key_count: 1 }));
-    let (shares, network, urls) = share_with(&shelf, &giving, &host).await;
+    let (shares, network, urls) = share_with(&target, &giving, &host).await;
     assert_eq!(shares[0].tls_hosts, [host.as_str()]);
     let shown = serde_json::to_string(&(changed, shares, giving.shares().await.unwrap())).unwrap();
     assert!(!shown.contains("NVMeTLS"), "{shown}");
     let shown = serde_json::to_string(&giving.hosts().await.unwrap()).unwrap();
     assert!(shown.contains(r#""tls_keys":[{"group":null,"key_count":1}]"#) && !shown.contains("NVMeTLS"), "{shown}");
-    let document = shelf.directory.join("state/shares.json");
+    let document = target.directory.join("state/shares.json");
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&document).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600, "the key is in it");
     assert!(!std::fs::read_to_string(&document).unwrap().contains(KEY), "only as it is retained for this host");
@@ -282,7 +282,7 @@ async fn shared_drives_are_members_inside_of_tls_and_the_key_is_there_after_both
     end(engine).await;
     end(giving).await;
 
-    let giving = shelf.engine().await;
+    let giving = target.engine().await;
     let engine = head(&bench).await;
     assert!(is_healthy(&engine.group("tank").await.unwrap()));
     assert!(read(&socket, 0, 4 * MIB).await == marked(4 * MIB, 1));
@@ -306,14 +306,14 @@ async fn shared_drives_are_members_inside_of_tls_and_the_key_is_there_after_both
 #[tokio::test]
 async fn a_host_of_shared_drives_proves_itself_where_it_has_a_secret() {
     const SECRET: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
-    let (shelf, bench) = (Bench::new(), Bench::new());
-    let (giving, engine) = (shelf.engine().await, head(&bench).await);
+    let (target, bench) = (Bench::new(), Bench::new());
+    let (giving, engine) = (target.engine().await, head(&bench).await);
     let host = name(&bench);
     let secret = HostKeySet { secret: SECRET.to_owned(), controller_secret: None, dh_group: DhGroup::Ffdhe2048 };
     giving.host_key_set(None, &host, secret).await.unwrap();
-    let (_, _network, urls) = share_with(&shelf, &giving, &host).await;
+    let (_, _network, urls) = share_with(&target, &giving, &host).await;
     end(giving).await;
-    let giving = shelf.engine().await;
+    let giving = target.engine().await;
     let said = refused(&bench, &engine, urls[0].clone()).await;
     assert!(said.contains("wants this host to authenticate"), "{said}");
     let key = file(&bench, "own.key", SECRET);

@@ -5,7 +5,7 @@ use daemon::Engine;
 use daemon::http::Control;
 
 use crate::bench::*;
-use crate::shelf::{MIB, is_healthy, noise, read, volume, write};
+use crate::target::{MIB, is_healthy, noise, read, volume, write};
 
 #[tokio::test]
 async fn a_drive_of_the_same_kind_that_is_a_little_smaller_replaces_a_member() {

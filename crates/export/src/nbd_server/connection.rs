@@ -42,12 +42,12 @@ enum End {
 }
 
 /// The catalog as a [`Directory`] of the protocol.
-struct Shelf<'a, C>(&'a C);
+struct Exports<'a, C>(&'a C);
 
 /// The smallest request that costs no read-modify-write on any volume, in bytes.
 const BLOCK_BYTES_PREFERRED: u32 = 4096;
 
-impl<C: Catalog> Directory for Shelf<'_, C> {
+impl<C: Catalog> Directory for Exports<'_, C> {
     type Export = (C::Block, Arc<ExportState>);
 
     fn list(&self) -> Vec<Listed> {
@@ -160,7 +160,7 @@ async fn haggle<C: Catalog>(
     let mut out = Vec::new();
     let mut machine = Handshake::new(TlsConfig::policy(tls), &mut out);
     loop {
-        let (taken, progress) = machine.step(input.bytes(), &Shelf(catalog), &mut out);
+        let (taken, progress) = machine.step(input.bytes(), &Exports(catalog), &mut out);
         input.take(taken);
         if matches!(progress, Progress::Continue) && out.len() < REPLY_BYTES {
             continue;

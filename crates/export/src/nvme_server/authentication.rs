@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use drive::{BufMut, Env, Nanos, aside};
+use drive::{BufMut, Env, Nanos, offload};
 use nvme::auth::{self, ControllerAuth, Policy, RANDOM_BYTES, Random, Refusal};
 use nvme::{Command, FABRICS, Status, fabrics};
 
@@ -87,7 +87,7 @@ impl Authentication {
         // of work that waits, and counts towards its address's limit until that is done.
         let (queue, machine) = (queue.clone(), self.machine.clone());
         queue.link.env.clone().spawn(async move {
-            let worked = aside(move || work.run()).await;
+            let worked = offload(move || work.run()).await;
             machine.borrow_mut().worked(worked);
             queue.complete(cid, Status::SUCCESS, 0, 0);
         });

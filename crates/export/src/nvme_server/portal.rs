@@ -92,7 +92,7 @@ impl<B: Block> NamespaceOffer<B> {
     }
 }
 
-struct Shelved<B> {
+struct OfferedSubsystem<B> {
     subsystem: Subsystem,
     namespaces: BTreeMap<u32, NamespaceOffer<B>>,
     /// Subscriptions that tell hosts about their reservations, by namespace.
@@ -115,7 +115,7 @@ pub(super) enum RefusalKind {
 struct PortalState<B> {
     /// Refusals, by step and by the host or address that was refused.
     refusals: LogLimiter<(RefusalKind, String)>,
-    subsystems: BTreeMap<Nqn, Shelved<B>>,
+    subsystems: BTreeMap<Nqn, OfferedSubsystem<B>>,
     associations: BTreeMap<u16, Arc<Association>>,
     /// Other discovery services, which the discovery log names.
     referrals: BTreeSet<SocketAddr>,
@@ -206,14 +206,14 @@ impl<B> Portal<B> {
             }
         });
         let mut inner = self.lock();
-        let shelved = inner.subsystems.entry(nqn.clone()).or_insert_with(|| Shelved {
+        let offered = inner.subsystems.entry(nqn.clone()).or_insert_with(|| OfferedSubsystem {
             subsystem,
             namespaces: BTreeMap::new(),
             listening: BTreeMap::new(),
         });
         let hosts = offer.hosts.clone();
-        let replaced = shelved.namespaces.insert(nsid, offer);
-        shelved.listening.insert(nsid, listening);
+        let replaced = offered.namespaces.insert(nsid, offer);
+        offered.listening.insert(nsid, listening);
         inner.changed(&nqn, nsid, &hosts);
         if let Some(old) = replaced {
             inner.changed(&nqn, nsid, &old.hosts);
@@ -225,10 +225,10 @@ impl<B> Portal<B> {
     /// nothing is offered any more.
     pub fn remove(&self, subsystem: &Nqn, nsid: u32) -> bool {
         let mut inner = self.lock();
-        if let Some(shelved) = inner.subsystems.get_mut(subsystem) {
-            let removed = shelved.namespaces.remove(&nsid);
-            shelved.listening.remove(&nsid);
-            if shelved.namespaces.is_empty() {
+        if let Some(offered) = inner.subsystems.get_mut(subsystem) {
+            let removed = offered.namespaces.remove(&nsid);
+            offered.listening.remove(&nsid);
+            if offered.namespaces.is_empty() {
                 inner.subsystems.remove(subsystem);
             }
             if let Some(offer) = removed {
@@ -243,8 +243,8 @@ impl<B> Portal<B> {
     /// affected hosts are notified.
     pub fn allow(&self, subsystem: &Nqn, nsid: u32, hosts: Hosts) {
         let mut inner = self.lock();
-        let shelved = inner.subsystems.get_mut(subsystem);
-        let Some(offer) = shelved.and_then(|shelved| shelved.namespaces.get_mut(&nsid)) else { return };
+        let offered = inner.subsystems.get_mut(subsystem);
+        let Some(offer) = offered.and_then(|offered| offered.namespaces.get_mut(&nsid)) else { return };
         let old = std::mem::replace(&mut offer.hosts, hosts.clone());
         let state = offer.state.clone();
         inner.changed(subsystem, nsid, &hosts);
@@ -267,7 +267,7 @@ impl<B> Portal<B> {
     /// The size of a namespace has changed.
     pub fn resized(&self, subsystem: &Nqn, nsid: u32) {
         let inner = self.lock();
-        let offer = inner.subsystems.get(subsystem).and_then(|shelved| shelved.namespaces.get(&nsid));
+        let offer = inner.subsystems.get(subsystem).and_then(|offered| offered.namespaces.get(&nsid));
         if let Some(offer) = offer {
             inner.changed(subsystem, nsid, &offer.hosts);
         }
@@ -277,7 +277,7 @@ impl<B> Portal<B> {
     /// it are notified.
     pub fn access_changed(&self, subsystem: &Nqn, nsid: u32) {
         let inner = self.lock();
-        let offer = inner.subsystems.get(subsystem).and_then(|shelved| shelved.namespaces.get(&nsid));
+        let offer = inner.subsystems.get(subsystem).and_then(|offered| offered.namespaces.get(&nsid));
         if let Some(offer) = offer {
             inner.tell(subsystem, &offer.hosts, ChangeNotification::Access(nsid));
         }
@@ -299,7 +299,7 @@ impl<B> Portal<B> {
         self.lock()
             .subsystems
             .get(subsystem)
-            .map(|shelved| shelved.namespaces.keys().copied().collect())
+            .map(|offered| offered.namespaces.keys().copied().collect())
             .unwrap_or_default()
     }
 
@@ -314,7 +314,7 @@ impl<B> Portal<B> {
     /// Whether any host may use TLS here.
     pub(super) fn has_tls(&self) -> bool {
         let inner = self.lock();
-        let offers = inner.subsystems.values().filter_map(|shelved| shelved.namespaces.values().next());
+        let offers = inner.subsystems.values().filter_map(|offered| offered.namespaces.values().next());
         offers.map(|offer| &offer.secrets).any(HostSecrets::has_tls)
     }
 
@@ -326,8 +326,8 @@ impl<B> Portal<B> {
             let inner = self.lock();
             let subsystems = inner.subsystems.iter().filter(|(nqn, _)| is_discovery || **nqn == identity.subsystem);
             // All namespaces of a subsystem have the same secrets.
-            let offer = |(_, shelved): (&Nqn, &Shelved<B>)| {
-                let mut offers = shelved.namespaces.values();
+            let offer = |(_, offered): (&Nqn, &OfferedSubsystem<B>)| {
+                let mut offers = offered.namespaces.values();
                 offers.find(|offer| offer.hosts.include(identity.host.as_str())).map(|offer| offer.secrets.clone())
             };
             subsystems.filter_map(offer).collect()
@@ -357,8 +357,8 @@ impl<B> Portal<B> {
                 return Err(Refused(Status::CONNECT_CONTROLLER_BUSY, 0));
             }
         } else {
-            let shelved = inner.subsystems.get(&admission.subsystem).ok_or_else(Refused::SUBSYSTEM)?;
-            let mut offers = shelved.namespaces.values();
+            let offered = inner.subsystems.get(&admission.subsystem).ok_or_else(Refused::SUBSYSTEM)?;
+            let mut offers = offered.namespaces.values();
             let offer = offers.find(|offer| offer.hosts.include(admission.host.nqn.as_str()));
             let known = &offer.ok_or(Refused(Status::CONNECT_INVALID_HOST, 0))?.secrets;
             check_channel(known, admission, identity, &mut inner.refusals, now)?;

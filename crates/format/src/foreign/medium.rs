@@ -19,9 +19,9 @@ impl<'a> Medium<'a> {
     }
 
     /// Address `back` bytes before the end of the drive, whose size is first rounded down to
-    /// `unit`.
-    pub(super) fn before_end(&self, back: u64, unit: u64) -> Option<u64> {
-        (self.drive_bytes / unit * unit).checked_sub(back)
+    /// `stripe_group`.
+    pub(super) fn before_end(&self, back: u64, stripe_group: u64) -> Option<u64> {
+        (self.drive_bytes / stripe_group * stripe_group).checked_sub(back)
     }
 
     pub(super) fn bytes(&self, at: u64, len: usize) -> Option<&'a [u8]> {
@@ -72,12 +72,16 @@ impl<'a> Medium<'a> {
         printable(&String::from_utf8_lossy(bytes))
     }
 
-    /// The little endian UTF-16 text at `at`, up to `units` code units or a zero.
-    pub(super) fn text_utf16(&self, at: u64, units: usize) -> String {
-        let bytes = self.bytes(at, 2 * units).unwrap_or_default();
-        let units =
-            bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).take_while(|&unit| unit != 0);
-        let text: String = char::decode_utf16(units).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)).collect();
+    /// The little endian UTF-16 text at `at`, up to `stripe_groups` code units or a zero.
+    pub(super) fn text_utf16(&self, at: u64, stripe_groups: usize) -> String {
+        let bytes = self.bytes(at, 2 * stripe_groups).unwrap_or_default();
+        let stripe_groups = bytes
+            .chunks_exact(2)
+            .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+            .take_while(|&stripe_group| stripe_group != 0);
+        let text: String = char::decode_utf16(stripe_groups)
+            .map(|stripe_group| stripe_group.unwrap_or(char::REPLACEMENT_CHARACTER))
+            .collect();
         printable(&text)
     }
 

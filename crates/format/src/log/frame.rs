@@ -53,7 +53,7 @@ struct DiskHead {
 #[repr(C)]
 struct DiskPart {
     sequence: U64,
-    unit: U64,
+    stripe_group: U64,
     holders: U64,
     in_sync: U64,
     role: U16,
@@ -69,7 +69,7 @@ const FLAG_WHOLE: u32 = 1;
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct DiskEntry {
-    x: U64,
+    offset: U64,
     len: U32,
     checksums: U32,
     overwritten: U64,
@@ -91,20 +91,20 @@ pub struct FrameHead {
     /// The stream that wrote it. Within a generation, records of different streams never name the
     /// same stripe group.
     pub stream: u32,
-    /// Columns that one checksum covers: a power of two from 512 to 4096. Later writes cover whole
-    /// pieces, so that each piece belongs to one record.
+    /// Member offsets that one checksum covers: a power of two from 512 to 4096. Later writes cover
+    /// whole pieces, so that each piece belongs to one record.
     pub piece_bytes: u32,
     /// Records of this stream below this sequence number need no recovery, because their writes are
     /// durable. The exceptions that the frame names may still need it.
     pub tail: u64,
 }
 
-/// A range of columns of one stripe in which the same strips are overwritten.
+/// A range of member offsets of one stripe in which the same strips are overwritten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// First column: bytes from the start of the stripe group on each member.
-    pub x: u64,
-    /// Number of columns.
+    /// First member offset: bytes from the start of the stripe group on each member.
+    pub offset: u64,
+    /// Number of member offsets.
     pub len: u32,
     /// Data strips that are overwritten in place, one bit each. The partial parity excludes them.
     pub overwritten: u64,
@@ -112,8 +112,8 @@ pub struct Entry {
     /// Their content, new where it changes, is only in the partial parity. Disjoint from
     /// `overwritten`.
     pub in_parity: u64,
-    /// CRC-32C of the new content of each piece of [`FrameHead::piece_bytes`] columns: first the
-    /// overwritten data strips in order, then all parity strips. Empty if a single overwritten
+    /// CRC-32C of the new content of each piece of [`FrameHead::piece_bytes`] member offsets: first
+    /// the overwritten data strips in order, then all parity strips. Empty if a single overwritten
     /// strip decides alone.
     pub checksums: Vec<u32>,
 }
@@ -124,7 +124,7 @@ pub struct PartData<'a> {
     /// Sequence number of the record in its stream.
     pub sequence: u64,
     /// The stripe group.
-    pub unit: u64,
+    pub stripe_group: u64,
     /// Strips whose members hold a part of the record, one bit for each strip of the stripe, data
     /// strips first.
     pub holders: u64,
@@ -149,8 +149,8 @@ pub struct PartData<'a> {
 pub struct Part {
     /// See [`PartData::sequence`].
     pub sequence: u64,
-    /// See [`PartData::unit`].
-    pub unit: u64,
+    /// See [`PartData::stripe_group`].
+    pub stripe_group: u64,
     /// See [`PartData::holders`].
     pub holders: u64,
     /// See [`PartData::in_sync`].
@@ -198,7 +198,7 @@ impl LogShape {
     /// The shape of the logs of an array.
     pub fn new(shape: &Shape, layout: &Layout) -> Self {
         let strip_bytes = u64::from(shape.strip_bytes);
-        let stripe_group_bytes = strip_bytes.max(layout.zone_bytes.into());
+        let stripe_group_bytes = strip_bytes.max(layout.chunk_bytes.into());
         LogShape {
             data_strips: shape.data_per_set(),
             strips: shape.members_per_set(),
@@ -209,8 +209,10 @@ impl LogShape {
     }
 
     fn holds(&self, entry: &Entry) -> bool {
-        let Some(end) = entry.x.checked_add(u64::from(entry.len)).filter(|end| *end > entry.x) else { return false };
-        end <= self.stripe_group_bytes && entry.x / self.strip_bytes == (end - 1) / self.strip_bytes
+        let Some(end) = entry.offset.checked_add(u64::from(entry.len)).filter(|end| *end > entry.offset) else {
+            return false;
+        };
+        end <= self.stripe_group_bytes && entry.offset / self.strip_bytes == (end - 1) / self.strip_bytes
     }
 }
 
@@ -250,7 +252,7 @@ pub enum FrameError {
 }
 
 impl Entry {
-    /// The entry only says that older records for these columns do not apply any more.
+    /// The entry only says that older records for these member offsets do not apply any more.
     pub fn is_void(&self) -> bool {
         self.overwritten | self.in_parity == 0
     }
@@ -301,7 +303,7 @@ pub const EXCEPTIONS_MAX: usize = (BLOCK - size_of::<DiskHead>()) / 8;
 ///
 /// # Panics
 /// If there are more than [`EXCEPTIONS_MAX`] exceptions.
-pub fn encode_seal(array: &Uuid, head: &FrameHead, exceptions: &[u64]) -> [u8; BLOCK] {
+pub fn encode_checkpoint(array: &Uuid, head: &FrameHead, exceptions: &[u64]) -> [u8; BLOCK] {
     assert!(exceptions.len() <= EXCEPTIONS_MAX, "{} exceptions", exceptions.len());
     let mut out = [0; BLOCK];
     encode(array, head, exceptions, &[], &mut out);
@@ -365,7 +367,7 @@ fn encode(array: &Uuid, head: &FrameHead, exceptions: &[u64], parts: &[PartData<
     for part in parts {
         let mut disk = DiskPart::new_zeroed();
         disk.sequence = part.sequence.into();
-        disk.unit = part.unit.into();
+        disk.stripe_group = part.stripe_group.into();
         disk.holders = part.holders.into();
         disk.in_sync = part.in_sync.into();
         disk.role = part.role.into();
@@ -376,7 +378,7 @@ fn encode(array: &Uuid, head: &FrameHead, exceptions: &[u64], parts: &[PartData<
         put(out, disk.as_bytes());
         for entry in part.entries {
             let mut disk = DiskEntry::new_zeroed();
-            disk.x = entry.x.into();
+            disk.offset = entry.offset.into();
             disk.len = entry.len.into();
             disk.checksums = (entry.checksums.len() as u32).into();
             disk.overwritten = entry.overwritten.into();
@@ -478,12 +480,12 @@ impl Frame {
             if usize::from(role) >= strips || holders >> role & 1 == 0 || !below(holders, strips) {
                 return Err(invalid("holders"));
             }
-            if part.unit.get() >= shape.stripe_groups {
-                return Err(invalid("unit"));
+            if part.stripe_group.get() >= shape.stripe_groups {
+                return Err(invalid("stripe group"));
             }
             parts.push(Part {
                 sequence: part.sequence.get(),
-                unit: part.unit.get(),
+                stripe_group: part.stripe_group.get(),
                 holders: part.holders.get(),
                 in_sync: part.in_sync.get(),
                 role,
@@ -508,7 +510,7 @@ fn decode_entry<'a>(bytes: &'a [u8], piece_bytes: u32, shape: &LogShape) -> Resu
     let count = disk.checksums.get() as usize;
     let sums = rest.get(..count.saturating_mul(4)).ok_or(invalid.clone())?;
     let entry = Entry {
-        x: disk.x.get(),
+        offset: disk.offset.get(),
         len: disk.len.get(),
         overwritten: disk.overwritten.get(),
         in_parity: disk.in_parity.get(),
@@ -533,9 +535,9 @@ mod tests {
 
     fn entries() -> Vec<Entry> {
         vec![
-            Entry { x: 8192, len: 4096, overwritten: 0b0001, in_parity: 0, checksums: vec![] },
-            Entry { x: 12288, len: 512, overwritten: 0b0011, in_parity: 0b1000, checksums: vec![1, 2, 3, 4] },
-            Entry { x: 16384, len: 8192, overwritten: 0b1111, in_parity: 0, checksums: (0..12).collect() },
+            Entry { offset: 8192, len: 4096, overwritten: 0b0001, in_parity: 0, checksums: vec![] },
+            Entry { offset: 12288, len: 512, overwritten: 0b0011, in_parity: 0b1000, checksums: vec![1, 2, 3, 4] },
+            Entry { offset: 16384, len: 8192, overwritten: 0b1111, in_parity: 0, checksums: (0..12).collect() },
         ]
     }
 
@@ -544,7 +546,7 @@ mod tests {
         let payload: Vec<u8> = (0..4096 + 512).map(|i| i as u8).collect();
         let part = |sequence, role| PartData {
             sequence,
-            unit: 9,
+            stripe_group: 9,
             holders: 0b11_0000,
             in_sync: 0b11_0111,
             role,
@@ -578,7 +580,7 @@ mod tests {
         assert_eq!(frame.head, FrameHead { generation: 3, offset: 65536, stream: 2, piece_bytes: 4096, tail: 1 });
         assert_eq!((frame.len, frame.parts.len()), (16384, 2));
         for (part, (sequence, role)) in frame.parts.iter().zip([(1, 4), (2, 5)]) {
-            assert_eq!((part.sequence, part.unit, part.role), (sequence, 9, role));
+            assert_eq!((part.sequence, part.stripe_group, part.role), (sequence, 9, role));
             assert_eq!((part.holders, part.in_sync), (0b11_0000, 0b11_0111));
             assert_eq!(part.entries, entries());
             let payload = &bytes[part.payload.clone()];
@@ -587,10 +589,10 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_reads_back_with_its_exceptions() {
+    fn a_checkpoint_reads_back_with_its_exceptions() {
         let head = FrameHead { generation: 3, offset: 65536, stream: 2, piece_bytes: 512, tail: 1000 };
         for exceptions in [vec![], vec![7, 999], (0..EXCEPTIONS_MAX as u64).collect()] {
-            let frame = decode(&encode_seal(&ARRAY, &head, &exceptions)).unwrap();
+            let frame = decode(&encode_checkpoint(&ARRAY, &head, &exceptions)).unwrap();
             assert_eq!((frame.head, frame.exceptions, frame.parts.len(), frame.len), (head, exceptions, 0, BLOCK));
         }
     }
@@ -630,7 +632,7 @@ mod tests {
             ("payload", 116, &[0xFF; 4]),
             ("entries", 136, &[0; 4]),
             ("entries", 140, &[0xFF; 4]),
-            ("unit", 88, &[10]),
+            ("stripe group", 88, &[10]),
             // Past the end of the stripe group, and across the end of a strip.
             ("entries", 130, &[1]),
             ("entries", 129, &[0x3E]),

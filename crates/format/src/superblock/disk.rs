@@ -74,16 +74,16 @@ struct DiskSuperblock {
     member_count: U16,
     set_count: U16,
     level: u8,
-    syndromes: u8,
+    parity_count: u8,
     spare_count: u8,
     name_len: u8,
     strip_bytes: U32,
-    zone_bytes: U32,
+    chunk_bytes: U32,
     rebuild_member: U16,
     reserved_a: [u8; 2],
-    zone_count: U64,
+    chunk_count: U64,
     member_bytes: U64,
-    rebuild_next_zone: U64,
+    rebuild_next_chunk: U64,
     name: [u8; NAME_BYTES_MAX],
     log_generation: U64,
     crash_safety: u8,
@@ -110,11 +110,11 @@ const _: () = {
     assert!(offset_of!(DiskSuperblock, member_count) == 92);
     assert!(offset_of!(DiskSuperblock, level) == 96);
     assert!(offset_of!(DiskSuperblock, strip_bytes) == 100);
-    assert!(offset_of!(DiskSuperblock, zone_bytes) == 104);
+    assert!(offset_of!(DiskSuperblock, chunk_bytes) == 104);
     assert!(offset_of!(DiskSuperblock, rebuild_member) == 108);
-    assert!(offset_of!(DiskSuperblock, zone_count) == 112);
+    assert!(offset_of!(DiskSuperblock, chunk_count) == 112);
     assert!(offset_of!(DiskSuperblock, member_bytes) == 120);
-    assert!(offset_of!(DiskSuperblock, rebuild_next_zone) == 128);
+    assert!(offset_of!(DiskSuperblock, rebuild_next_chunk) == 128);
     assert!(offset_of!(DiskSuperblock, name) == 136);
     assert!(offset_of!(DiskSuperblock, log_generation) == 200);
     assert!(offset_of!(DiskSuperblock, crash_safety) == 208);
@@ -158,7 +158,7 @@ impl Superblock {
         encode_shape(&mut disk, &self.shape);
         encode_layout(&mut disk, &self.layout);
         disk.rebuild_member = self.rebuild.map_or(NO_MEMBER, |rebuild| rebuild.member).into();
-        disk.rebuild_next_zone = self.rebuild.map_or(0, |rebuild| rebuild.next_zone).into();
+        disk.rebuild_next_chunk = self.rebuild.map_or(0, |rebuild| rebuild.next_chunk).into();
         disk.name_len = self.name.len() as u8;
         disk.name[..self.name.len()].copy_from_slice(self.name.as_bytes());
         for (slot, entry) in disk.members.iter_mut().zip(&self.members) {
@@ -219,7 +219,7 @@ impl Superblock {
             layout: decode_layout(disk)?,
             rebuild: match disk.rebuild_member.get() {
                 NO_MEMBER => None,
-                member => Some(Rebuild { member, next_zone: disk.rebuild_next_zone.get() }),
+                member => Some(Rebuild { member, next_chunk: disk.rebuild_next_chunk.get() }),
             },
             created_unix_s: disk.created_unix_s.get(),
         };
@@ -236,7 +236,7 @@ impl DiskRun {
 
 fn encode_shape(disk: &mut DiskSuperblock, shape: &Shape) {
     disk.level = shape.level as u8;
-    disk.syndromes = shape.syndromes;
+    disk.parity_count = shape.parity_count;
     disk.member_count = shape.members.into();
     disk.set_count = shape.sets.into();
     disk.strip_bytes = shape.strip_bytes.into();
@@ -247,14 +247,14 @@ fn decode_shape(disk: &DiskSuperblock) -> Result<Shape, SuperblockError> {
         level: Level::from_number(disk.level).ok_or(SuperblockError::Invalid { field: "level" })?,
         members: disk.member_count.get(),
         sets: disk.set_count.get(),
-        syndromes: disk.syndromes,
+        parity_count: disk.parity_count,
         strip_bytes: disk.strip_bytes.get(),
     })
 }
 
 fn encode_layout(disk: &mut DiskSuperblock, layout: &Layout) {
-    disk.zone_bytes = layout.zone_bytes.into();
-    disk.zone_count = layout.zone_count.into();
+    disk.chunk_bytes = layout.chunk_bytes.into();
+    disk.chunk_count = layout.chunk_count.into();
     disk.member_bytes = layout.member_bytes.into();
     for (slot, (kind, region)) in disk.regions.iter_mut().zip(layout.regions()) {
         slot.kind = (kind as u16).into();
@@ -279,8 +279,8 @@ fn decode_layout(disk: &DiskSuperblock) -> Result<Layout, SuperblockError> {
         log: region(RegionKind::Log, "log")?,
         catalogue: region(RegionKind::Catalogue, "catalogue")?,
         data: region(RegionKind::Data, "data")?,
-        zone_bytes: disk.zone_bytes.get(),
-        zone_count: disk.zone_count.get(),
+        chunk_bytes: disk.chunk_bytes.get(),
+        chunk_count: disk.chunk_count.get(),
         member_bytes: disk.member_bytes.get(),
     })
 }

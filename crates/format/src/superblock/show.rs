@@ -20,7 +20,7 @@ impl fmt::Display for Role {
 }
 
 impl fmt::Display for Superblock {
-    /// One fact per line: a label of 14 columns, then the value. Ends without a line break.
+    /// One fact per line: a label of 14 characters, then the value. Ends without a line break.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layout = &self.layout;
         writeln!(formatter, "{:<14}{} {}", "array", self.name, self.array)?;
@@ -35,9 +35,9 @@ impl fmt::Display for Superblock {
         writeln!(formatter, "{:<14}{} s since 1970", "created", self.created_unix_s)?;
         for (slot, entry) in self.members.iter().enumerate() {
             write!(formatter, "{:<14}{} {}", format!("member {slot}"), entry.uuid, entry.state)?;
-            if let Some(Rebuild { next_zone, .. }) = self.rebuild.filter(|rebuild| usize::from(rebuild.member) == slot)
+            if let Some(Rebuild { next_chunk, .. }) = self.rebuild.filter(|rebuild| usize::from(rebuild.member) == slot)
             {
-                write!(formatter, ", {next_zone} of {} zones done", layout.zone_count)?;
+                write!(formatter, ", {next_chunk} of {} allocation chunks done", layout.chunk_count)?;
             }
             writeln!(formatter)?;
         }
@@ -52,9 +52,9 @@ impl fmt::Display for Superblock {
         writeln!(
             formatter,
             "{:<14}{} of {} on each member",
-            "zones",
-            layout.zone_count,
-            Bytes(layout.zone_bytes.into())
+            "chunks",
+            layout.chunk_count,
+            Bytes(layout.chunk_bytes.into())
         )?;
         write!(formatter, "{:<14}superblock version {}", "format", self.version)?;
         let features = self.features;

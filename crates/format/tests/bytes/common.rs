@@ -52,7 +52,7 @@ pub fn superblock() -> Superblock {
         members: states.into_iter().enumerate().map(entry).collect(),
         spares: vec![uuid(0xC0), uuid(0xD0)],
         layout,
-        rebuild: Some(Rebuild { member: 1, next_zone: 4711 }),
+        rebuild: Some(Rebuild { member: 1, next_chunk: 4711 }),
         created_unix_s: 1_800_000_000,
     }
 }
@@ -85,12 +85,12 @@ pub fn superblock_with_checksums() -> Superblock {
     superblock
 }
 
-/// A map block with a pattern of zones.
+/// A map block with a pattern of allocation chunks.
 pub fn map_block() -> MapBlock {
     let mut block = MapBlock::empty(3);
     block.sequence = 0x1122_3344;
-    for zone in [0, 1, 9, 100, 32_255] {
-        block.set(zone, true);
+    for chunk in [0, 1, 9, 100, 32_255] {
+        block.set(chunk, true);
     }
     block
 }

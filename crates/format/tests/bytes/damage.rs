@@ -86,7 +86,7 @@ fn a_torn_superblock_is_the_old_one_the_new_one_or_an_error() {
 fn a_torn_map_block_is_the_old_one_the_new_one_or_an_error() {
     let old = map_block();
     let mut new = MapBlock { sequence: old.sequence + 2, ..map_block() };
-    (0..32_000).step_by(3).for_each(|zone| new.set(zone, true));
+    (0..32_000).step_by(3).for_each(|chunk| new.set(chunk, true));
     let mut errors = 0;
     for_each_torn_write(&old.encode(&array()), &new.encode(&array()), |torn| {
         match MapBlock::decode(torn, &array(), old.index) {
@@ -215,7 +215,7 @@ proptest! {
             role: format::Role::Member(slot % shape.members),
             spares: (0..spare_count).map(|spare| uuid(spare + 0x80)).collect(),
             rebuild: filling.map(|member| {
-                format::Rebuild { member: member as u16, next_zone: rebuild_at % (layout.zone_count + 1) }
+                format::Rebuild { member: member as u16, next_chunk: rebuild_at % (layout.chunk_count + 1) }
             }),
             shape,
             members,

@@ -10,7 +10,7 @@ use crate::rng::Rng;
 
 pub(super) const DISK_BYTES: u64 = 64 << 20;
 
-/// Limit for the answer of one step of the handshake, with the exports of [`Shelf`]: more than a
+/// Limit for the answer of one step of the handshake, with the exports of [`Exports`]: more than a
 /// list of all of them.
 const ANSWER_BYTES_MAX: usize = 6 << 10;
 
@@ -19,9 +19,9 @@ const GREETING_BYTES: usize = 18;
 
 /// `disk` is writable. `image` is read-only and has a description that is too long for the
 /// protocol. `leaving` and `barred` are refused. The default is `disk`.
-struct Shelf;
+struct Exports;
 
-impl Directory for Shelf {
+impl Directory for Exports {
     type Export = ExportInfo;
 
     fn list(&self) -> Vec<Listed> {
@@ -138,7 +138,7 @@ impl Connection {
             Phase::Over => false,
             Phase::Handshake(machine) => {
                 let before = self.trace.sent.len();
-                let (taken, progress) = machine.step(&self.input, &Shelf, &mut self.trace.sent);
+                let (taken, progress) = machine.step(&self.input, &Exports, &mut self.trace.sent);
                 assert!(self.trace.sent.len() - before <= ANSWER_BYTES_MAX, "an option is answered with little");
                 self.handshake(taken, progress)
             }

@@ -40,7 +40,7 @@ fn run(input: &[u8]) {
     let Some(level) = Level::from_number(level) else { return };
     let (members, strip_bytes) = (u16::from_le_bytes([m0, m1]), u32::from_le_bytes(*strip));
     let option = |bit: u8, value: u8| (given & bit != 0).then_some(value);
-    let raw = Shape { level, members, sets: sets.into(), syndromes: parity, strip_bytes };
+    let raw = Shape { level, members, sets: sets.into(), parity_count: parity, strip_bytes };
     let checked = raw.check();
 
     let made =
@@ -92,8 +92,8 @@ fn check_layout(shape: &Shape, member_bytes: u64, checksums: bool) {
         free_from = region.end();
     }
     assert!(free_from + block <= layout.member_bytes && layout.member_bytes <= member_bytes, "{layout:?}");
-    map_slot_offset(&layout, map_block_count(layout.zone_count) - 1, 1);
-    let bytes_in_zones = layout.zone_count * u64::from(layout.zone_bytes);
-    assert_eq!(bytes_in_zones, layout.data.len * u64::from(shape.sets), "every byte of data is in one zone");
+    map_slot_offset(&layout, map_block_count(layout.chunk_count) - 1, 1);
+    let bytes_in_chunks = layout.chunk_count * u64::from(layout.chunk_bytes);
+    assert_eq!(bytes_in_chunks, layout.data.len * u64::from(shape.sets), "every byte of data is in one chunk");
     assert!(layout.capacity_bytes(shape) >= layout.data.len);
 }

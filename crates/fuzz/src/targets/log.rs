@@ -55,7 +55,8 @@ pub(super) const LOST: Target = Target {
 };
 
 fn seeds() -> Vec<Seed> {
-    let entry = |x, len, overwritten, in_parity, checksums| Entry { x, len, overwritten, in_parity, checksums };
+    let entry =
+        |offset, len, overwritten, in_parity, checksums| Entry { offset, len, overwritten, in_parity, checksums };
     let entries = [
         entry(8192, 128, 0b0001, 0, vec![]),
         entry(12288, 64, 0b0011, 0b1000, vec![1, 2, 3, 4]),
@@ -65,7 +66,7 @@ fn seeds() -> Vec<Seed> {
     let payload = [0x33; 192];
     let part = |role| PartData {
         sequence: 7,
-        unit: 9,
+        stripe_group: 9,
         holders: 0b11_0000,
         in_sync: 0b11_1110,
         role,
@@ -76,7 +77,7 @@ fn seeds() -> Vec<Seed> {
     let copies = [entry(0, 64, 1, 0, vec![5, 6])];
     let copy = PartData {
         sequence: 1,
-        unit: 0,
+        stripe_group: 0,
         holders: 0b11,
         in_sync: 0b11,
         role: 0,
@@ -146,7 +147,7 @@ fn frame(input: &[u8]) {
         .zip(&payloads)
         .map(|(part, payload)| PartData {
             sequence: part.sequence,
-            unit: part.unit,
+            stripe_group: part.stripe_group,
             holders: part.holders,
             in_sync: part.in_sync,
             role: part.role,
@@ -179,7 +180,7 @@ fn check(frame: &Frame, bytes: &[u8], shape: &LogShape) {
         assert!(part.payload.start <= part.payload.end && part.payload.end <= frame.len);
         assert!(usize::from(part.role) < strips && part.holders >> part.role & 1 == 1);
         assert!(strips == 64 || part.holders >> strips == 0);
-        assert!(part.unit < shape.stripe_groups);
+        assert!(part.stripe_group < shape.stripe_groups);
         let base: usize = part
             .entries
             .iter()
@@ -188,9 +189,9 @@ fn check(frame: &Frame, bytes: &[u8], shape: &LogShape) {
             .sum();
         assert_eq!(part.payload.len(), base, "each entry with a base, or with new content, has its payload");
         for entry in &part.entries {
-            let end = entry.x.checked_add(entry.len.into()).expect("an entry ends");
+            let end = entry.offset.checked_add(entry.len.into()).expect("an entry ends");
             assert!(entry.len > 0 && end <= shape.stripe_group_bytes);
-            assert_eq!(entry.x / shape.strip_bytes, (end - 1) / shape.strip_bytes, "an entry lies in one strip");
+            assert_eq!(entry.offset / shape.strip_bytes, (end - 1) / shape.strip_bytes, "an entry lies in one strip");
             assert!(entry.overwritten & entry.in_parity == 0 && (entry.overwritten | entry.in_parity) >> data == 0);
             assert!(!entry.is_void() || entry.checksums.is_empty());
             let pieces = entry.len.div_ceil(frame.head.piece_bytes) as usize;

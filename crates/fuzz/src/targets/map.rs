@@ -1,6 +1,6 @@
 //! Blocks of the allocation map.
 
-use format::{BLOCK, MapBlock, MapError, Uuid, ZONES_PER_MAP_BLOCK};
+use format::{BLOCK, CHUNKS_PER_MAP_BLOCK, MapBlock, MapError, Uuid};
 
 use super::samples::ARRAY;
 use super::seal::{self, Mode};
@@ -14,7 +14,7 @@ pub(super) const TARGET: Target = Target {
         let mut full = MapBlock { index: 3, sequence: 9, ..MapBlock::empty(3) };
         full.bits.fill(0xFF);
         let mut some = MapBlock { sequence: u64::MAX, ..MapBlock::empty(0) };
-        [0, 9, 77, 1000].into_iter().for_each(|zone| some.set(zone, true));
+        [0, 9, 77, 1000].into_iter().for_each(|chunk| some.set(chunk, true));
         let seed = |name, block: MapBlock| Seed::new(name, seal::input(Mode::SEALED, &block.encode(&ARRAY)));
         // The bits of the full block are cut off after a few bytes: the rest of an input is zeroes.
         let mut full = seed("full", full);
@@ -54,11 +54,11 @@ fn run(input: &[u8]) {
     canonical[48..64].fill(0);
     seal::seal(&mut canonical);
     assert_eq!(written[..], canonical[..], "all but the reserved bytes is kept");
-    for zone in [0, 1, 63, ZONES_PER_MAP_BLOCK - 1] {
+    for chunk in [0, 1, 63, CHUNKS_PER_MAP_BLOCK - 1] {
         let mut changed = block.clone();
-        changed.set(zone, !block.is_set(zone));
-        assert_ne!(changed.is_set(zone), block.is_set(zone));
-        changed.set(zone, block.is_set(zone));
+        changed.set(chunk, !block.is_set(chunk));
+        assert_ne!(changed.is_set(chunk), block.is_set(chunk));
+        changed.set(chunk, block.is_set(chunk));
         assert_eq!(changed, block);
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use md::{Candidate, Place, SUPERBLOCK_BYTES, Superblock, SuperblockError, Version, assess, decode_bad_blocks};
+use md::{Candidate, SUPERBLOCK_BYTES, SectorPlace, Superblock, SuperblockError, Version, assess, decode_bad_blocks};
 
 use super::seal::{self, Mode};
 use crate::target::{Memory, Seed, Target};
@@ -125,10 +125,10 @@ fn check(candidates: &[Candidate]) {
         let sector = (geometry.sectors() - 1) / (PLACES.min(geometry.sectors()).max(2) - 1) * step;
         let inside = |disk: usize, at: u64, sectors: u64| at + sectors <= geometry.used_sectors(disk);
         match geometry.locate(sector.min(geometry.sectors() - 1)) {
-            Place::Copies { at, sectors } => {
+            SectorPlace::Copies { at, sectors } => {
                 assert!(sectors > 0 && at.iter().all(|&(disk, start)| inside(disk, start, sectors)), "{at:?}");
             }
-            Place::Strip { row, index, sector, sectors } => {
+            SectorPlace::Strip { row, index, sector, sectors } => {
                 let row = geometry.parity().expect("strips have parity").row(row);
                 assert!(sectors > 0 && inside(row.data[index], sector, sectors));
             }

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use nvme::fabrics_data::DiscoveryEntry;
 use nvme::target::{
     AccessState, Activity, Admission, Answer, CompareAndWrite, Controller, Event, Happened, Happening, History, Io,
-    Kind, Namespace, Past, QUEUE_ENTRIES_MAX, QUEUES_MAX, Reservations, Shelf, Subsystem, TRANSFER_BYTES_MAX, copied,
-    ranges,
+    Kind, Namespace, Past, QUEUE_ENTRIES_MAX, QUEUES_MAX, Reservations, Subsystem, SubsystemView, TRANSFER_BYTES_MAX,
+    copied, ranges,
 };
 use nvme::tcp::{Digests, Limits, Receiver, Step, To};
 use nvme::{Access, Command, Completion, DISCOVERY_NQN, Direction, FABRICS, Fuse, Nqn, Place, Status, admin, fabrics};
@@ -15,7 +15,7 @@ use zerocopy::FromZeros;
 
 use crate::rng::Rng;
 
-pub(super) const SUBSYSTEM: &str = "nqn.2026-11.com.example:shelf";
+pub(super) const SUBSYSTEM: &str = "nqn.2026-11.com.example:view";
 
 pub(super) const LIMITS: Limits = Limits {
     capsule_data_bytes_max: 8192,
@@ -39,7 +39,7 @@ impl Memory {
     }
 }
 
-impl Shelf for Memory {
+impl SubsystemView for Memory {
     fn subsystem(&self) -> &Subsystem {
         &self.0
     }
@@ -129,7 +129,7 @@ struct Arriving {
 struct Connection {
     receiver: Receiver,
     queue: Queue,
-    shelf: Memory,
+    view: Memory,
     reservations: Reservations,
     /// The first part of a fused operation, until another command is executed.
     first: Option<(u32, Io)>,
@@ -153,7 +153,7 @@ impl Connection {
         Connection {
             receiver: Receiver::new(LIMITS),
             queue: Queue::Fresh,
-            shelf: Memory::new(),
+            view: Memory::new(),
             reservations: Reservations::default(),
             first: None,
             input: Vec::new(),
@@ -284,7 +284,7 @@ impl Connection {
                 }
             }
             Queue::Admin(controller) => {
-                let (answer, _) = controller.execute(command, data, &self.shelf);
+                let (answer, _) = controller.execute(command, data, &self.view);
                 if command.opcode == admin::KEEP_ALIVE {
                     controller.namespace_changed(command.nsid.get() & 0xFFF);
                     controller.happened(Event::AccessChanged);
@@ -302,7 +302,7 @@ impl Connection {
                         self.answer(cid, Status::SUCCESS, 1);
                     }
                     Answer::Persistence(nsids, _) => {
-                        assert!(nsids.iter().all(|nsid| self.shelf.namespace(*nsid).is_some()));
+                        assert!(nsids.iter().all(|nsid| self.view.namespace(*nsid).is_some()));
                         self.answer(cid, Status::SUCCESS, 0);
                     }
                 }
@@ -335,7 +335,7 @@ impl Connection {
 
     fn io(&mut self, command: &Command, data: &[u8]) {
         let cid = command.cid.get();
-        let Some(namespace) = self.shelf.namespace(command.nsid.get()) else {
+        let Some(namespace) = self.view.namespace(command.nsid.get()) else {
             return self.answer(cid, Status::INVALID_NAMESPACE, 0);
         };
         let end = namespace.blocks * u64::from(namespace.block_bytes);

@@ -49,7 +49,7 @@ pub(super) fn superblocks() -> Vec<(&'static str, Superblock)> {
     rebuilding.members[2].state = MemberState::Rebuilding;
     rebuilding.members[4] = MemberEntry { uuid: Uuid::NIL, state: MemberState::Missing };
     rebuilding.members[5].state = MemberState::Faulty;
-    rebuilding.rebuild = Some(Rebuild { member: 2, next_zone: 12345 });
+    rebuilding.rebuild = Some(Rebuild { member: 2, next_chunk: 12345 });
     let mut spare = superblock(shape(Level::Raid60, 8, None, Some(2), 128), 300 << 20);
     spare.drive = Uuid::from_random([200; 16]);
     spare.spares = vec![spare.drive, Uuid::from_random([201; 16])];

@@ -111,8 +111,8 @@ fn check_layout(superblock: &Superblock) {
     for region in [layout.map, layout.log, layout.catalogue, layout.data] {
         assert!(inside(region.offset, region.len) && region.end() == region.offset + region.len, "{region:?}");
     }
-    let blocks = map_block_count(layout.zone_count);
-    assert!(blocks > 0, "a group has a zone");
+    let blocks = map_block_count(layout.chunk_count);
+    assert!(blocks > 0, "a group has a chunk");
     for index in [0, blocks / 2, blocks - 1] {
         for slot in 0..MAP_SLOTS {
             let at = map_slot_offset(layout, index, slot);

@@ -2,7 +2,7 @@
 
 use crate::field::Multiplier;
 
-/// The operations that the column loops need from an instruction set.
+/// The operations that the byte position loops need from an instruction set.
 ///
 /// The methods are `#[inline(always)]`, so they take on the features of the `#[target_feature]`
 /// function that they are inlined into.
@@ -71,7 +71,7 @@ macro_rules! operations {
         mod entry {
             use super::*;
             use crate::field::Multiplier;
-            use crate::kernel::{SolvePq, columns};
+            use crate::kernel::{SolvePq, positions};
 
             $crate::kernel::lanes::operations! { @each $lanes, ($(#[$feature])?),
                 fn xor(data: &[&[u8]], p: &mut [u8]);
@@ -96,7 +96,7 @@ macro_rules! operations {
         $(#[$feature])?
         pub(super) unsafe fn $function($($argument: $type),*) $(-> $result)? {
             // SAFETY: the caller's promise, handed on.
-            unsafe { columns::$function::<$lanes>($($argument),*) }
+            unsafe { positions::$function::<$lanes>($($argument),*) }
         }
     };
 }

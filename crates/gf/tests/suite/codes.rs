@@ -16,11 +16,11 @@ struct Minors<'a> {
 }
 
 impl Minors<'_> {
-    fn new(products: &Products, syndrome_count: usize, columns: usize) -> Minors<'_> {
+    fn new(products: &Products, parity_count: usize, columns: usize) -> Minors<'_> {
         let column = |index| {
-            std::array::from_fn(|row| if row < syndrome_count { coefficient(syndrome_count, row, index) } else { 0 })
+            std::array::from_fn(|row| if row < parity_count { coefficient(parity_count, row, index) } else { 0 })
         };
-        Minors { products, matrix: (0..columns).map(column).collect(), row_count: syndrome_count, count: 0 }
+        Minors { products, matrix: (0..columns).map(column).collect(), row_count: parity_count, count: 0 }
     }
 
     /// Checks all minors of `size` and returns how many there are.
@@ -64,17 +64,17 @@ fn binomial(n: u64, k: u64) -> u64 {
 /// A code is MDS exactly if every square submatrix of its coefficients is invertible (MacWilliams
 /// and Sloane, "The theory of error-correcting codes", chapter 11, theorem 8). Checks all
 /// submatrices of `size`, for the most columns that a code with this many rows can have.
-fn assert_invertible(syndrome_count: usize, size: usize) {
+fn assert_invertible(parity_count: usize, size: usize) {
     let products = Products::new();
-    // From four syndromes on, the rows do not depend on the number of syndromes: all eight are
-    // checked at once, over the columns of the widest code with at least `size` of them.
-    let columns = if syndrome_count < 4 { 64 - syndrome_count } else { 64 - size.max(4) };
-    let count = Minors::new(&products, syndrome_count, columns).are_not_zero(size);
-    assert_eq!(count, binomial(columns as u64, size as u64) * binomial(syndrome_count as u64, size as u64));
+    // From four parity strips on, the rows do not depend on the number of parity strips: all eight
+    // are checked at once, over the columns of the widest code with at least `size` of them.
+    let columns = if parity_count < 4 { 64 - parity_count } else { 64 - size.max(4) };
+    let count = Minors::new(&products, parity_count, columns).are_not_zero(size);
+    assert_eq!(count, binomial(columns as u64, size as u64) * binomial(parity_count as u64, size as u64));
 }
 
 #[test]
-fn up_to_three_syndromes_survive_every_loss_they_promise() {
+fn up_to_three_parity_strips_survive_every_loss_they_promise() {
     assert_invertible(1, 1);
     for size in 1..=2 {
         assert_invertible(2, size);
@@ -85,7 +85,7 @@ fn up_to_three_syndromes_survive_every_loss_they_promise() {
 }
 
 #[test]
-fn four_to_eight_syndromes_survive_every_loss_of_up_to_four_data_strips() {
+fn four_to_eight_parity_strips_survive_every_loss_of_up_to_four_data_strips() {
     for size in 1..=4 {
         assert_invertible(8, size);
     }
@@ -93,7 +93,7 @@ fn four_to_eight_syndromes_survive_every_loss_of_up_to_four_data_strips() {
 
 #[test]
 #[ignore = "4.9 * 10^9 determinants: minutes, with --release"]
-fn four_to_eight_syndromes_survive_every_loss_they_promise() {
+fn four_to_eight_parity_strips_survive_every_loss_they_promise() {
     for size in 5..=8 {
         assert_invertible(8, size);
     }
@@ -110,24 +110,24 @@ fn the_higher_rows_are_a_cauchy_matrix_in_distinct_points() {
     points.sort_unstable();
     points.dedup();
     assert_eq!(points.len(), 60 + 6 + 1);
-    for syndrome_count in 4..=8 {
-        for (index, &a) in column_points.iter().enumerate().take(64 - syndrome_count) {
-            assert_eq!(coefficient(syndrome_count, 0, index), crate::oracle::multiply(a, crate::oracle::inverse(a)));
-            assert_eq!(coefficient(syndrome_count, 1, index), a);
-            for (row, &b) in (2..syndrome_count).zip(&row_points) {
+    for parity_count in 4..=8 {
+        for (index, &a) in column_points.iter().enumerate().take(64 - parity_count) {
+            assert_eq!(coefficient(parity_count, 0, index), crate::oracle::multiply(a, crate::oracle::inverse(a)));
+            assert_eq!(coefficient(parity_count, 1, index), a);
+            for (row, &b) in (2..parity_count).zip(&row_points) {
                 let cauchy = crate::oracle::inverse(a ^ b);
-                assert_eq!(coefficient(syndrome_count, row, index), crate::oracle::multiply(a, cauchy));
+                assert_eq!(coefficient(parity_count, row, index), crate::oracle::multiply(a, cauchy));
             }
         }
     }
 }
 
-fn stripe(data_count: usize, syndrome_count: usize, length: usize, bytes: &mut Bytes) -> (Code, Vec<Vec<u8>>) {
-    let code = Code::new(data_count, syndrome_count).expect("a possible code");
+fn stripe(data_count: usize, parity_count: usize, length: usize, bytes: &mut Bytes) -> (Code, Vec<Vec<u8>>) {
+    let code = Code::new(data_count, parity_count).expect("a possible code");
     let mut strips = bytes.strips(data_count, length);
-    let mut syndromes = vec![vec![0; length]; syndrome_count];
-    code.encode(&slices(&strips), &mut slices_mut(&mut syndromes));
-    strips.append(&mut syndromes);
+    let mut parity = vec![vec![0; length]; parity_count];
+    code.encode(&slices(&strips), &mut slices_mut(&mut parity));
+    strips.append(&mut parity);
     (code, strips)
 }
 
@@ -155,7 +155,7 @@ fn each_set(count: usize, from: usize, most: usize, set: &mut Vec<usize>, visit:
 #[test]
 fn every_set_of_losses_is_reconstructed() {
     let mut bytes = Bytes(2);
-    for (data_count, syndrome_count) in [
+    for (data_count, parity_count) in [
         (1, 1),
         (5, 1),
         (63, 1),
@@ -171,9 +171,9 @@ fn every_set_of_losses_is_reconstructed() {
         (3, 7),
         (6, 8),
     ] {
-        let (code, stripe) = stripe(data_count, syndrome_count, 5, &mut bytes);
+        let (code, stripe) = stripe(data_count, parity_count, 5, &mut bytes);
         let mut sets = 0;
-        each_set(data_count + syndrome_count, 0, syndrome_count, &mut Vec::new(), &mut |lost| {
+        each_set(data_count + parity_count, 0, parity_count, &mut Vec::new(), &mut |lost| {
             let decoder = code.decoder(lost).unwrap();
             assert_eq!(decoder.lost(), lost);
             assert_eq!(decoder.sources().len(), data_count);
@@ -185,8 +185,8 @@ fn every_set_of_losses_is_reconstructed() {
             }
             sets += 1;
         });
-        let strips = (data_count + syndrome_count) as u64;
-        assert_eq!(sets, (0..=syndrome_count as u64).map(|size| binomial(strips, size)).sum::<u64>());
+        let strips = (data_count + parity_count) as u64;
+        assert_eq!(sets, (0..=parity_count as u64).map(|size| binomial(strips, size)).sum::<u64>());
     }
 }
 
@@ -210,33 +210,33 @@ fn one_lost_data_strip_is_read_from_the_other_data_and_p() {
 }
 
 #[test]
-fn p_and_q_are_the_same_for_every_number_of_syndromes() {
+fn p_and_q_are_the_same_for_every_number_of_parity_strips() {
     let (_, raid6) = stripe(9, 2, 100, &mut Bytes(4));
-    for syndrome_count in 3..=8 {
-        let (_, stripe) = stripe(9, syndrome_count, 100, &mut Bytes(4));
+    for parity_count in 3..=8 {
+        let (_, stripe) = stripe(9, parity_count, 100, &mut Bytes(4));
         assert_eq!(stripe[..11], raid6[..11]);
     }
 }
 
 #[test]
-fn updates_and_accumulation_lead_to_the_syndromes_of_encode() {
+fn updates_and_accumulation_lead_to_the_parity_of_encode() {
     let mut bytes = Bytes(5);
-    for syndrome_count in 0..=8 {
-        let (code, mut stripe) = stripe(7, syndrome_count, 77, &mut bytes);
+    for parity_count in 0..=8 {
+        let (code, mut stripe) = stripe(7, parity_count, 77, &mut bytes);
         for index in [3, 0, 6, 3] {
             let new = bytes.strip(77);
             let old = std::mem::replace(&mut stripe[index], new);
-            let (data, syndromes) = stripe.split_at_mut(7);
-            code.update(index, &old, &data[index], &mut slices_mut(syndromes));
+            let (data, parity) = stripe.split_at_mut(7);
+            code.update(index, &old, &data[index], &mut slices_mut(parity));
         }
-        let (data, syndromes) = stripe.split_at(7);
-        assert!(code.check(&slices(data), &slices(syndromes)));
+        let (data, parity) = stripe.split_at(7);
+        assert!(code.check(&slices(data), &slices(parity)));
 
-        let mut accumulated = vec![vec![0; 77]; syndrome_count];
+        let mut accumulated = vec![vec![0; 77]; parity_count];
         for index in [4, 2, 6, 0, 1, 3, 5] {
             code.accumulate(index, &data[index], &mut slices_mut(&mut accumulated));
         }
-        assert_eq!(accumulated, syndromes);
+        assert_eq!(accumulated, parity);
     }
 }
 
@@ -245,8 +245,8 @@ fn check_notices_every_single_changed_bit() {
     let mut bytes = Bytes(6);
     // Longer than one block of the check, so that the last one is partial.
     let length = 2048 + 100;
-    for syndrome_count in 1..=8 {
-        let (code, mut stripe) = stripe(3, syndrome_count, length, &mut bytes);
+    for parity_count in 1..=8 {
+        let (code, mut stripe) = stripe(3, parity_count, length, &mut bytes);
         let check = |stripe: &[Vec<u8>]| code.check(&slices(&stripe[..3]), &slices(&stripe[3..]));
         assert!(check(&stripe));
         for strip in 0..stripe.len() {
@@ -260,33 +260,33 @@ fn check_notices_every_single_changed_bit() {
 }
 
 fn locate(code: &Code, stripe: &[Vec<u8>]) -> Verdict {
-    let (data, syndromes) = stripe.split_at(code.data_count());
-    code.locate(&slices(data), &slices(syndromes))
+    let (data, parity) = stripe.split_at(code.data_count());
+    code.locate(&slices(data), &slices(parity))
 }
 
 #[test]
 fn the_one_wrong_strip_is_named_whatever_its_error() {
-    for (data_count, syndrome_count) in [(1, 2), (2, 2), (8, 2), (62, 2), (1, 3), (61, 3), (60, 4), (8, 5), (56, 8)] {
-        let (code, stripe) = stripe(data_count, syndrome_count, 255, &mut Bytes(7));
+    for (data_count, parity_count) in [(1, 2), (2, 2), (8, 2), (62, 2), (1, 3), (61, 3), (60, 4), (8, 5), (56, 8)] {
+        let (code, stripe) = stripe(data_count, parity_count, 255, &mut Bytes(7));
         assert_eq!(locate(&code, &stripe), Verdict::Consistent);
-        for strip in 0..data_count + syndrome_count {
+        for strip in 0..data_count + parity_count {
             let mut wrong = stripe.clone();
             // Every possible error, each in its own column.
             for (at, byte) in wrong[strip].iter_mut().enumerate() {
                 *byte ^= at as u8 + 1;
             }
-            assert_eq!(locate(&code, &wrong), Verdict::OneWrong(strip), "{data_count}+{syndrome_count}");
+            assert_eq!(locate(&code, &wrong), Verdict::OneWrong(strip), "{data_count}+{parity_count}");
             let mut wrong = stripe.clone();
             wrong[strip][200] ^= 0x40;
-            assert_eq!(locate(&code, &wrong), Verdict::OneWrong(strip), "{data_count}+{syndrome_count}");
+            assert_eq!(locate(&code, &wrong), Verdict::OneWrong(strip), "{data_count}+{parity_count}");
         }
     }
 }
 
 #[test]
 fn columns_that_name_different_strips_name_none() {
-    for syndrome_count in 2..=8 {
-        let (code, stripe) = stripe(6, syndrome_count, 5000, &mut Bytes(8));
+    for parity_count in 2..=8 {
+        let (code, stripe) = stripe(6, parity_count, 5000, &mut Bytes(8));
         for a in 0..stripe.len() {
             for b in (0..stripe.len()).filter(|&b| b != a) {
                 let mut wrong = stripe.clone();
@@ -299,10 +299,10 @@ fn columns_that_name_different_strips_name_none() {
 }
 
 #[test]
-fn with_three_syndromes_two_errors_in_a_column_are_never_taken_for_one() {
-    for (data_count, syndrome_count) in [(5, 3), (61, 3), (5, 4), (20, 6), (56, 8)] {
+fn with_three_parity_strips_two_errors_in_a_column_are_never_taken_for_one() {
+    for (data_count, parity_count) in [(5, 3), (61, 3), (5, 4), (20, 6), (56, 8)] {
         let mut bytes = Bytes(9);
-        let (code, stripe) = stripe(data_count, syndrome_count, 255, &mut bytes);
+        let (code, stripe) = stripe(data_count, parity_count, 255, &mut bytes);
         let mut wrong = stripe.clone();
         for a in 0..stripe.len() {
             for b in a + 1..stripe.len() {
@@ -319,7 +319,7 @@ fn with_three_syndromes_two_errors_in_a_column_are_never_taken_for_one() {
 }
 
 #[test]
-fn one_syndrome_names_nothing() {
+fn one_parity_strip_names_nothing() {
     let (code, mut stripe) = stripe(4, 1, 64, &mut Bytes(10));
     assert_eq!(locate(&code, &stripe), Verdict::Consistent);
     stripe[2][5] ^= 1;
@@ -336,14 +336,14 @@ fn a_code_and_its_decoders_go_to_any_thread() {
 #[test]
 fn impossible_codes_and_decoders_are_refused() {
     assert_eq!(Code::new(0, 2).unwrap_err(), CodeError::NoData);
-    assert_eq!(Code::new(4, 9).unwrap_err(), CodeError::TooManySyndromes { syndromes: 9 });
-    assert_eq!(Code::new(61, 4).unwrap_err(), CodeError::TooManyStrips { data: 61, syndromes: 4 });
-    assert_eq!(Code::new(usize::MAX, 4).unwrap_err(), CodeError::TooManyStrips { data: usize::MAX, syndromes: 4 });
-    for syndromes in 0..=8 {
-        assert!(Code::new(64 - syndromes, syndromes).is_ok());
+    assert_eq!(Code::new(4, 9).unwrap_err(), CodeError::TooManyParityStrips { parity: 9 });
+    assert_eq!(Code::new(61, 4).unwrap_err(), CodeError::TooManyStrips { data: 61, parity: 4 });
+    assert_eq!(Code::new(usize::MAX, 4).unwrap_err(), CodeError::TooManyStrips { data: usize::MAX, parity: 4 });
+    for parity in 0..=8 {
+        assert!(Code::new(64 - parity, parity).is_ok());
     }
     let code = Code::new(4, 2).unwrap();
-    assert_eq!(code.decoder(&[0, 1, 2]).unwrap_err(), CodeError::TooManyLosses { lost: 3, syndromes: 2 });
+    assert_eq!(code.decoder(&[0, 1, 2]).unwrap_err(), CodeError::TooManyLosses { lost: 3, parity: 2 });
     assert_eq!(code.decoder(&[6]).unwrap_err(), CodeError::NoSuchStrip { strip: 6, strips: 6 });
     assert_eq!(code.decoder(&[3, 3]).unwrap_err(), CodeError::RepeatedStrip { strip: 3 });
     assert_eq!(code.decoder_for(&[3], &[2]).unwrap_err(), CodeError::NotLost { strip: 2 });

@@ -22,7 +22,7 @@ fn data_counts() -> &'static [usize] {
 }
 
 /// Under Miri one of each kind: XOR, P and Q, P and Q and R, and more.
-fn syndrome_counts() -> &'static [usize] {
+fn parity_counts() -> &'static [usize] {
     if cfg!(miri) { &[1, 2, 3, 5] } else { &[0, 1, 2, 3, 4, 5, 6, 7, 8] }
 }
 
@@ -48,8 +48,8 @@ impl Case {
         place(contents, &mut || self.bytes.below(64))
     }
 
-    fn code(&self, data: usize, syndromes: usize) -> Code {
-        Code::with_kernel(data, syndromes, self.kernel).expect("a possible code")
+    fn code(&self, data: usize, parity: usize) -> Code {
+        Code::with_kernel(data, parity, self.kernel).expect("a possible code")
     }
 
     fn assert_equal(&self, placed: &[Placed], expected: &[Vec<u8>], what: &str) {
@@ -72,11 +72,11 @@ fn encode_is_the_oracles_for_every_length_and_alignment() {
             for &data_count in data_counts() {
                 let data = case.bytes.strips(data_count, length);
                 let placed_data = case.place(&data);
-                for &syndrome_count in syndrome_counts() {
-                    let expected = crate::oracle::syndromes(&case.products, syndrome_count, &data);
-                    let junk = case.bytes.strips(syndrome_count, length);
+                for &parity_count in parity_counts() {
+                    let expected = crate::oracle::parity(&case.products, parity_count, &data);
+                    let junk = case.bytes.strips(parity_count, length);
                     let mut out = case.place(&junk);
-                    case.code(data_count, syndrome_count).encode(&strips(&placed_data), &mut strips_mut(&mut out));
+                    case.code(data_count, parity_count).encode(&strips(&placed_data), &mut strips_mut(&mut out));
                     case.assert_equal(&out, &expected, "encode");
                     case.assert_equal(&placed_data, &data, "data");
                 }
@@ -90,13 +90,13 @@ fn encode_is_the_oracles_for_every_length_and_alignment() {
 fn encode_of_more_than_the_cache_holds_is_the_oracles() {
     // From 512 KiB a stripe on, aligned parity is written around the cache.
     Case::each(|case| {
-        for syndrome_count in 1..=4 {
+        for parity_count in 1..=4 {
             let data = case.bytes.strips(8, (64 << 10) + 77);
             let placed_data = case.place(&data);
-            let expected = crate::oracle::syndromes(&case.products, syndrome_count, &data);
+            let expected = crate::oracle::parity(&case.products, parity_count, &data);
             for offset in [0, 32, 1] {
-                let mut out = place(&vec![vec![0; data[0].len()]; syndrome_count], &mut || offset);
-                case.code(8, syndrome_count).encode(&strips(&placed_data), &mut strips_mut(&mut out));
+                let mut out = place(&vec![vec![0; data[0].len()]; parity_count], &mut || offset);
+                case.code(8, parity_count).encode(&strips(&placed_data), &mut strips_mut(&mut out));
                 case.assert_equal(&out, &expected, "encode");
             }
         }
@@ -107,15 +107,15 @@ fn encode_of_more_than_the_cache_holds_is_the_oracles() {
 fn update_and_accumulate_are_the_oracles_for_every_length_and_alignment() {
     Case::each(|case| {
         for length in lengths() {
-            for &syndrome_count in syndrome_counts() {
-                let code = case.code(5, syndrome_count);
+            for &parity_count in parity_counts() {
+                let code = case.code(5, parity_count);
                 let data_index = case.bytes.below(5);
-                let before = case.bytes.strips(syndrome_count, length);
+                let before = case.bytes.strips(parity_count, length);
                 let (old, new) = (case.bytes.strip(length), case.bytes.strip(length));
                 let sources = case.place(&[old.clone(), new.clone()]);
                 let expected = |change: &dyn Fn(usize) -> u8| -> Vec<Vec<u8>> {
                     let with = |(row, strip): (usize, &Vec<u8>)| {
-                        let factor = crate::oracle::coefficient(syndrome_count, row, data_index);
+                        let factor = crate::oracle::coefficient(parity_count, row, data_index);
                         let byte = |at: usize| strip[at] ^ case.products.of(factor, change(at));
                         (0..length).map(byte).collect()
                     };
@@ -156,10 +156,10 @@ fn reconstruct_gives_back_what_was_lost_for_every_length_and_alignment() {
             (3, 7, &[0, 3, 4, 1, 9, 2, 6]),
         ];
         for length in lengths() {
-            for &(data_count, syndrome_count, lost) in shapes {
-                let code = case.code(data_count, syndrome_count);
+            for &(data_count, parity_count, lost) in shapes {
+                let code = case.code(data_count, parity_count);
                 let mut stripe = case.bytes.strips(data_count, length);
-                stripe.extend(crate::oracle::syndromes(&case.products, syndrome_count, &stripe));
+                stripe.extend(crate::oracle::parity(&case.products, parity_count, &stripe));
                 let decoder = code.decoder(lost).unwrap();
                 let contents: Vec<_> = decoder.sources().iter().map(|&strip| stripe[strip].clone()).collect();
                 let sources = case.place(&contents);
@@ -203,14 +203,14 @@ fn every_product_is_the_oracles() {
     // Each coefficient of a code, times each byte, in every position of a register.
     Case::each(|case| {
         let strip: Vec<u8> = (0..=255).collect();
-        for syndrome_count in if cfg!(miri) { vec![3] } else { vec![2, 3, 8] } {
-            let data_count = if cfg!(miri) { 4 } else { gf::STRIPS_MAX - syndrome_count };
-            let code = case.code(data_count, syndrome_count);
+        for parity_count in if cfg!(miri) { vec![3] } else { vec![2, 3, 8] } {
+            let data_count = if cfg!(miri) { 4 } else { gf::STRIPS_MAX - parity_count };
+            let code = case.code(data_count, parity_count);
             for data_index in 0..data_count {
-                let mut out = vec![vec![0; 256]; syndrome_count];
+                let mut out = vec![vec![0; 256]; parity_count];
                 code.accumulate(data_index, &strip, &mut crate::oracle::slices_mut(&mut out));
                 for (row, out) in out.iter().enumerate() {
-                    let factor = crate::oracle::coefficient(syndrome_count, row, data_index);
+                    let factor = crate::oracle::coefficient(parity_count, row, data_index);
                     assert!((0..=255).all(|byte| out[usize::from(byte)] == case.products.of(factor, byte)));
                 }
             }
@@ -220,7 +220,7 @@ fn every_product_is_the_oracles() {
 
 /// The shape of a stripe, a length, and a seed for contents, alignments and losses.
 fn stripes() -> impl Strategy<Value = (usize, usize, usize, u64)> {
-    (0usize..=8).prop_flat_map(|syndromes| (1..=64 - syndromes, Just(syndromes), 0usize..12_000, any::<u64>()))
+    (0usize..=8).prop_flat_map(|parity| (1..=64 - parity, Just(parity), 0usize..12_000, any::<u64>()))
 }
 
 proptest! {
@@ -228,25 +228,25 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "the lengths above reach the same loops")]
-    fn any_stripe_survives_any_losses((data_count, syndrome_count, length, seed) in stripes()) {
+    fn any_stripe_survives_any_losses((data_count, parity_count, length, seed) in stripes()) {
         let products = Products::new();
         let mut bytes = Bytes(seed);
         let data = bytes.strips(data_count, length);
-        let expected = crate::oracle::syndromes(&products, syndrome_count, &data);
+        let expected = crate::oracle::parity(&products, parity_count, &data);
         let stripe = place(&[data, expected.clone()].concat(), &mut || bytes.below(64));
         let (data, stored) = stripe.split_at(data_count);
         let mut lost: Vec<usize> = Vec::new();
-        let loss_count = bytes.below(syndrome_count + 1);
+        let loss_count = bytes.below(parity_count + 1);
         while lost.len() < loss_count {
-            let strip = bytes.below(data_count + syndrome_count);
+            let strip = bytes.below(data_count + parity_count);
             if !lost.contains(&strip) {
                 lost.push(strip);
             }
         }
         let wanted = &lost[..bytes.below(loss_count + 1)];
         for kernel in kernels() {
-            let code = Code::with_kernel(data_count, syndrome_count, kernel).unwrap();
-            let mut out = place(&vec![vec![0x5a; length]; syndrome_count], &mut || bytes.below(64));
+            let code = Code::with_kernel(data_count, parity_count, kernel).unwrap();
+            let mut out = place(&vec![vec![0x5a; length]; parity_count], &mut || bytes.below(64));
             code.encode(&strips(data), &mut strips_mut(&mut out));
             for (out, expected) in out.iter().zip(&expected) {
                 prop_assert!(out.strip() == expected, "{} encode", kernel.name());

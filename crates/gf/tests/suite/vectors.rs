@@ -19,8 +19,8 @@ fn bytes(text: &str) -> Vec<u8> {
 /// "4+2 rest": 4, 2 and the rest.
 fn shape(line: &str) -> (usize, usize, &str) {
     let (shape, rest) = line.split_once(' ').expect("a shape and bytes");
-    let (data, syndromes) = shape.split_once('+').expect("data+syndromes");
-    (data.parse().expect("a number"), syndromes.parse().expect("a number"), rest)
+    let (data, parity) = shape.split_once('+').expect("data+parity");
+    (data.parse().expect("a number"), parity.parse().expect("a number"), rest)
 }
 
 /// Lines that each have a first index and bytes, as one list that begins with index `first`.
@@ -64,19 +64,19 @@ fn the_documented_higher_rows_are_the_codes() {
 #[test]
 fn the_documented_vectors_are_what_encode_gives() {
     for line in block("vectors") {
-        let (data_count, syndrome_count, rest) = shape(line);
-        let (data, syndromes) = rest.split_once(':').expect("data : syndromes");
-        let (data, syndromes) = (bytes(data), bytes(syndromes));
-        assert_eq!((data.len(), syndromes.len()), (data_count, syndrome_count), "{line}");
+        let (data_count, parity_count, rest) = shape(line);
+        let (data, parity) = rest.split_once(':').expect("data : parity");
+        let (data, parity) = (bytes(data), bytes(parity));
+        assert_eq!((data.len(), parity.len()), (data_count, parity_count), "{line}");
         // In strips of one byte, and in strips long enough for every loop.
         for length in [1, 449] {
             let strips: Vec<Vec<u8>> = data.iter().map(|&byte| vec![byte; length]).collect();
             let strips: Vec<&[u8]> = strips.iter().map(Vec::as_slice).collect();
             for kernel in kernels() {
-                let code = Code::with_kernel(data_count, syndrome_count, kernel).expect("a documented code");
-                let mut out = vec![vec![0xee; length]; syndrome_count];
+                let code = Code::with_kernel(data_count, parity_count, kernel).expect("a documented code");
+                let mut out = vec![vec![0xee; length]; parity_count];
                 code.encode(&strips, &mut out.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
-                let expected: Vec<Vec<u8>> = syndromes.iter().map(|&byte| vec![byte; length]).collect();
+                let expected: Vec<Vec<u8>> = parity.iter().map(|&byte| vec![byte; length]).collect();
                 assert_eq!(out, expected, "{line} with {}", kernel.name());
             }
         }
@@ -86,10 +86,10 @@ fn the_documented_vectors_are_what_encode_gives() {
 #[test]
 fn the_documented_last_strips_are_those_of_the_widest_codes() {
     for line in block("widest") {
-        let (data_count, syndrome_count, syndromes) = shape(line);
-        assert_eq!(data_count + syndrome_count, gf::STRIPS_MAX);
-        let last: Vec<u8> = (0..syndrome_count).map(|row| coefficient(syndrome_count, row, data_count - 1)).collect();
-        assert_eq!(last, bytes(syndromes), "{line}");
+        let (data_count, parity_count, parity) = shape(line);
+        assert_eq!(data_count + parity_count, gf::STRIPS_MAX);
+        let last: Vec<u8> = (0..parity_count).map(|row| coefficient(parity_count, row, data_count - 1)).collect();
+        assert_eq!(last, bytes(parity), "{line}");
     }
 }
 

@@ -129,7 +129,7 @@ pub enum GeometryError {
 
 /// Location of one sector, and the number of contiguous sectors from there on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum SectorPlace {
     /// On each of these disks, at this sector of its data.
     Copies {
         /// (disk, sector). The first is the one that md reads first.
@@ -277,26 +277,26 @@ impl Geometry {
     ///
     /// # Panics
     /// If the array has no such sector.
-    pub fn locate(&self, sector: u64) -> Place {
+    pub fn locate(&self, sector: u64) -> SectorPlace {
         assert!(sector < self.sectors, "sector {sector} of {}", self.sectors);
         let within = sector % self.chunk_sectors.max(1);
         let together = |sectors: u64| sectors.min(self.sectors - sector);
         match &self.kind {
             Kind::Stripes(stripes) => {
                 let at = SmallVec::from_iter([stripes.locate(sector)]);
-                Place::Copies { at, sectors: together(self.chunk_sectors - within) }
+                SectorPlace::Copies { at, sectors: together(self.chunk_sectors - within) }
             }
             Kind::Mirror => {
                 let at = (0..self.disks).map(|disk| (disk, sector)).collect();
-                Place::Copies { at, sectors: self.sectors - sector }
+                SectorPlace::Copies { at, sectors: self.sectors - sector }
             }
             Kind::Copies(copies) => {
-                Place::Copies { at: copies.locate(sector), sectors: together(self.chunk_sectors - within) }
+                SectorPlace::Copies { at: copies.locate(sector), sectors: together(self.chunk_sectors - within) }
             }
             Kind::Parity(parity) => {
                 let (data, chunk) = (parity.data_count() as u64, sector / self.chunk_sectors);
                 let row = chunk / data;
-                Place::Strip {
+                SectorPlace::Strip {
                     row,
                     index: (chunk % data) as usize,
                     sector: row * self.chunk_sectors + within,

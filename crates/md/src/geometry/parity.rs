@@ -98,7 +98,7 @@ impl fmt::Display for ParityLayout {
 pub struct Parity {
     layout: ParityLayout,
     disks: usize,
-    syndromes: usize,
+    parity_disks: usize,
 }
 
 /// The disks of a row.
@@ -121,7 +121,7 @@ impl Parity {
         if level == Level::Raid6 && disks > gf::STRIPS_MAX - 2 {
             return Err(GeometryError::TooManyForQ { disks: disks as u32, max: gf::STRIPS_MAX - 2 });
         }
-        Ok(Parity { layout: known, disks, syndromes: if level == Level::Raid6 { 2 } else { 1 } })
+        Ok(Parity { layout: known, disks, parity_disks: if level == Level::Raid6 { 2 } else { 1 } })
     }
 
     /// The layout of data and parity.
@@ -131,12 +131,12 @@ impl Parity {
 
     /// Data strips of a row.
     pub fn data_count(&self) -> usize {
-        self.disks - self.syndromes
+        self.disks - self.parity_disks
     }
 
     /// Strips of a row that may be lost.
     pub fn survives(&self) -> usize {
-        self.syndromes
+        self.parity_disks
     }
 
     /// Number of powers that Q consists of: the length of [`Row::powers`].
@@ -158,7 +158,7 @@ impl Parity {
             ParityLast => self.data_count(),
         };
         let q = match self.layout {
-            _ if self.syndromes == 1 => None,
+            _ if self.parity_disks == 1 => None,
             layout if layout.has_q_apart() => Some(self.disks - 1),
             DdfNContinue => Some((p + self.disks - 1) % self.disks),
             _ => Some((p + 1) % self.disks),

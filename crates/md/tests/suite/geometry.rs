@@ -2,7 +2,7 @@
 //! md(4).
 
 use crate::support::{Cell, Plain, Table, copies_table, parity_table, power, stripes_table};
-use md::{Candidate, Geometry, Level, Place, Superblock, Version, assess};
+use md::{Candidate, Geometry, Level, SectorPlace, Superblock, Version, assess};
 
 fn candidate(plain: &Plain) -> Candidate {
     let superblock = Superblock::decode(&plain.bytes(), Version::V1_2, 8).unwrap();
@@ -38,11 +38,11 @@ fn fits(geometry: &Geometry, table: &Table, chunk: u64, what: &str) {
             for within in [0, 1, chunk - 1] {
                 let sector = number * chunk + within;
                 match geometry.locate(sector) {
-                    Place::Copies { at, sectors } => {
+                    SectorPlace::Copies { at, sectors } => {
                         assert!(at.contains(&(disk, start + within)), "{what}: {sector} at {at:?}, not {disk} {row}");
                         assert_eq!(sectors, chunk - within, "{what}");
                     }
-                    Place::Strip { row: in_row, index, sector: at, sectors } => {
+                    SectorPlace::Strip { row: in_row, index, sector: at, sectors } => {
                         let there = geometry.parity().unwrap().row(in_row).data[index];
                         assert_eq!((there, at, in_row), (disk, start + within, row as u64), "{what}: {sector}");
                         assert_eq!(sectors, chunk - within, "{what}");
@@ -52,8 +52,8 @@ fn fits(geometry: &Geometry, table: &Table, chunk: u64, what: &str) {
         }
     }
     let copies = match geometry.locate(0) {
-        Place::Copies { at, .. } => at.len() as u64,
-        Place::Strip { .. } => 1,
+        SectorPlace::Copies { at, .. } => at.len() as u64,
+        SectorPlace::Strip { .. } => 1,
     };
     assert_eq!(seen, total * copies, "{what}: the table has every chunk of the array with every copy");
 }
@@ -102,7 +102,7 @@ fn raid_10_is_laid_out_as_in_the_pictures_of_md() {
                     fits(&geometry, &table, 8, &what);
                     // Any loss of fewer members than there are copies is survived. The loss of all
                     // copies of one chunk is not.
-                    let Place::Copies { at, .. } = geometry.locate(0) else { panic!() };
+                    let SectorPlace::Copies { at, .. } = geometry.locate(0) else { panic!() };
                     assert_eq!(at.len(), near * far);
                     assert!(!geometry.is_readable(|disk| at.iter().all(|(copy, _)| *copy != disk)), "{what}");
                     assert!(geometry.is_readable(|disk| disk == at[0].0 || at.iter().all(|(copy, _)| *copy != disk)));
@@ -117,7 +117,7 @@ fn far_copies_of_members_that_are_not_filled_begin_where_md_puts_them() {
     // 11 chunks on each of 4: 5 rows of chunks are used, and the copies begin behind them.
     let odd = geometry(10, 0x201, 4, 8, &[11 * 8]);
     assert_eq!(odd.sectors(), 20 * 8);
-    let Place::Copies { at, .. } = odd.locate(0) else { panic!() };
+    let SectorPlace::Copies { at, .. } = odd.locate(0) else { panic!() };
     assert_eq!(at[..], [(0, 0), (1, 5 * 8)]);
     // 3 disks, 2 near copies: 7 chunks on each are 10 chunks, with one place left.
     assert_eq!(geometry(10, 0x102, 3, 8, &[7 * 8]).sectors(), 10 * 8);
@@ -141,6 +141,6 @@ fn raid_0_of_unequal_members_is_laid_out_in_zones_in_both_of_mds_ways() {
 fn a_mirror_has_every_sector_on_every_disk() {
     let geometry = geometry(1, 0, 3, 0, &[1001]);
     assert_eq!((geometry.sectors(), geometry.chunk_sectors()), (1001, 0));
-    let Place::Copies { at, sectors } = geometry.locate(1000) else { panic!() };
+    let SectorPlace::Copies { at, sectors } = geometry.locate(1000) else { panic!() };
     assert_eq!((&at[..], sectors), (&[(0, 1000), (1, 1000), (2, 1000)][..], 1));
 }

@@ -73,7 +73,7 @@ fn a_superblock_in_the_wrong_place_is_refused() {
     let bytes = golden("raid5-0");
     assert_eq!(
         Superblock::decode(&bytes, Version::V1_0, 40_944),
-        Err(SuperblockError::Place { says: 8, lies: 40_944 })
+        Err(SuperblockError::SectorPlace { says: 8, lies: 40_944 })
     );
     assert_eq!(Superblock::decode(&bytes[..4095], Version::V1_2, 8), Err(SuperblockError::NotMd));
 }

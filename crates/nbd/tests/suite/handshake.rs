@@ -202,7 +202,7 @@ fn tls_forgets_what_was_negotiated_in_the_clear_and_starts_once() {
     .concat();
     let mut rest = clear.as_slice();
     loop {
-        let (taken, progress) = machine.step(rest, &crate::common::Shelf, &mut sent);
+        let (taken, progress) = machine.step(rest, &crate::common::Exports, &mut sent);
         rest = &rest[taken..];
         if matches!(progress, nbd::Progress::StartTls) {
             break;
@@ -210,10 +210,10 @@ fn tls_forgets_what_was_negotiated_in_the_clear_and_starts_once() {
     }
     assert!(machine.secure());
     let secret = [client::option(opt::STARTTLS, &[]), client::go("disk", &[])].concat();
-    let (taken, _) = machine.step(&secret, &crate::common::Shelf, &mut sent);
+    let (taken, _) = machine.step(&secret, &crate::common::Exports, &mut sent);
     let again = option_replies(&sent).pop().expect("a reply");
     assert_eq!((again.option, again.kind), (opt::STARTTLS, rep::ERR_INVALID));
-    let (_, progress) = machine.step(&secret[taken..], &crate::common::Shelf, &mut sent);
+    let (_, progress) = machine.step(&secret[taken..], &crate::common::Exports, &mut sent);
     let nbd::Progress::Entered(transmission, _) = progress else { panic!("{progress:?}") };
     assert!(!transmission.replies().structured());
 }

@@ -4,7 +4,7 @@ use super::events::{Event, Events};
 use super::features::Features;
 use super::log::{Logs, Named};
 use super::notices::Notices;
-use super::{Host, Kind, Notice, QUEUE_ENTRIES_MAX, Shelf, VERSION};
+use super::{Host, Kind, Notice, QUEUE_ENTRIES_MAX, SubsystemView, VERSION};
 use crate::fabrics_data::{Configuration, property};
 use crate::{Command, Completion, FABRICS, Status, admin, fabrics};
 
@@ -175,8 +175,8 @@ impl Controller {
     }
 
     /// Executes a command other than Connect. `data` are its data.
-    pub fn execute<S: Shelf>(&mut self, command: &Command, data: &[u8], shelf: &S) -> (Answer, Effect) {
-        let (answer, effect) = self.dispatch(command, data, shelf);
+    pub fn execute<S: SubsystemView>(&mut self, command: &Command, data: &[u8], view: &S) -> (Answer, Effect) {
+        let (answer, effect) = self.dispatch(command, data, view);
         if let Answer::Done(status, _) = answer
             && !status.is_success()
         {
@@ -186,7 +186,7 @@ impl Controller {
         (answer, effect)
     }
 
-    fn dispatch<S: Shelf>(&mut self, command: &Command, data: &[u8], shelf: &S) -> (Answer, Effect) {
+    fn dispatch<S: SubsystemView>(&mut self, command: &Command, data: &[u8], view: &S) -> (Answer, Effect) {
         if command.opcode == FABRICS {
             return self.fabrics(command);
         }
@@ -195,10 +195,10 @@ impl Controller {
             return (Answer::error(Status::COMMAND_SEQUENCE_ERROR), Effect::None);
         }
         let answer = match (command.opcode, self.kind) {
-            (admin::IDENTIFY, _) => self.identify(command, shelf),
-            (admin::GET_LOG_PAGE, _) => self.get_log_page(command, shelf),
-            (admin::GET_FEATURES, _) => self.get_features(command, shelf),
-            (admin::SET_FEATURES, _) => self.set_features(command, data, shelf),
+            (admin::IDENTIFY, _) => self.identify(command, view),
+            (admin::GET_LOG_PAGE, _) => self.get_log_page(command, view),
+            (admin::GET_FEATURES, _) => self.get_features(command, view),
+            (admin::SET_FEATURES, _) => self.set_features(command, data, view),
             (admin::KEEP_ALIVE, _) => Answer::result(0),
             (admin::ASYNC_EVENT_REQUEST, _) => match self.events.request(command.cid.get()) {
                 true => Answer::Later,

@@ -2,7 +2,7 @@
 
 use super::controller::{Answer, Controller};
 use super::identify::access_refusal;
-use super::{ALL_NAMESPACES, Kind, QUEUES_MAX, Shelf};
+use super::{ALL_NAMESPACES, Kind, QUEUES_MAX, SubsystemView};
 use crate::{Command, Status};
 
 /// Feature Identifiers: Base 2.0, figure 317.
@@ -97,18 +97,18 @@ impl Controller {
         }
     }
 
-    pub(super) fn get_features<S: Shelf>(&mut self, command: &Command, shelf: &S) -> Answer {
+    pub(super) fn get_features<S: SubsystemView>(&mut self, command: &Command, view: &S) -> Answer {
         let feature = command.cdw(10) as u8;
         if !self.has_feature(feature) {
             return Answer::error(Status::INVALID_FIELD);
         }
         let nsid = command.nsid.get();
         // All namespaces together are refused, too: their values may differ.
-        if is_of_namespaces(feature) && shelf.namespace(nsid).is_none() {
+        if is_of_namespaces(feature) && view.namespace(nsid).is_none() {
             return Answer::error(Status::INVALID_NAMESPACE);
         }
         if is_of_namespaces(feature)
-            && let Some(refusal) = access_refusal(nsid, shelf)
+            && let Some(refusal) = access_refusal(nsid, view)
         {
             return Answer::error(refusal);
         }
@@ -140,13 +140,13 @@ impl Controller {
                 return Answer::Data(self.host().id.to_vec(), 0);
             }
             fid::RESERVATION_NOTIFICATION_MASK => self.notices.mask(nsid),
-            fid::RESERVATION_PERSISTENCE => shelf.reservations_persist(nsid).into(),
+            fid::RESERVATION_PERSISTENCE => view.reservations_persist(nsid).into(),
             _ => 0,
         };
         Answer::result(u64::from(value))
     }
 
-    pub(super) fn set_features<S: Shelf>(&mut self, command: &Command, data: &[u8], shelf: &S) -> Answer {
+    pub(super) fn set_features<S: SubsystemView>(&mut self, command: &Command, data: &[u8], view: &S) -> Answer {
         let (feature, value) = (command.cdw(10) as u8, command.cdw(11));
         if !self.has_feature(feature) {
             return Answer::error(Status::INVALID_FIELD);
@@ -157,12 +157,12 @@ impl Controller {
         }
         let nsids = match command.nsid.get() {
             _ if !is_of_namespaces(feature) => Vec::new(),
-            ALL_NAMESPACES => shelf.namespaces_above(0),
-            nsid if shelf.namespace(nsid).is_some() => vec![nsid],
+            ALL_NAMESPACES => view.namespaces_above(0),
+            nsid if view.namespace(nsid).is_some() => vec![nsid],
             _ => return Answer::error(Status::INVALID_NAMESPACE),
         };
         // The command applies to all namespaces or to none.
-        if let Some(refusal) = nsids.iter().find_map(|nsid| access_refusal(*nsid, shelf)) {
+        if let Some(refusal) = nsids.iter().find_map(|nsid| access_refusal(*nsid, view)) {
             return Answer::error(refusal);
         }
         match feature {

@@ -6,8 +6,8 @@ use super::controller::{ABORTS_MAX, Answer, Controller, ENTRY_SIZES};
 use super::events::{EVENT_REQUESTS_MAX, Event};
 use super::io::{COPY_BYTES_MAX, COPY_RANGES_MAX};
 use super::{
-    ALL_NAMESPACES, Kind, NAMESPACE_MAX, NAMESPACES_MAX, Namespace, QUEUE_ENTRIES_MAX, Shelf, TRANSFER_BYTES_MAX,
-    VERSION, history,
+    ALL_NAMESPACES, Kind, NAMESPACE_MAX, NAMESPACES_MAX, Namespace, QUEUE_ENTRIES_MAX, SubsystemView,
+    TRANSFER_BYTES_MAX, VERSION, history,
 };
 use crate::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IndependentNamespace, ascii, blank, cns,
@@ -32,7 +32,7 @@ const RESERVATIONS: u8 = 1 | 0b11_1111 << 1 | 1 << 7;
 const GRAIN_BYTES: u32 = 4096;
 
 impl Controller {
-    pub(super) fn identify<S: Shelf>(&self, command: &Command, shelf: &S) -> Answer {
+    pub(super) fn identify<S: SubsystemView>(&self, command: &Command, view: &S) -> Answer {
         let (cns, nsid) = (command.cdw(10) as u8, command.nsid.get());
         if self.kind() == Kind::Discovery && cns != cns::CONTROLLER {
             return Answer::error(Status::INVALID_FIELD);
@@ -40,12 +40,12 @@ impl Controller {
         // CSI: only the NVM command set is supported.
         let is_nvm = command.cdw(11) >> 24 == 0;
         let data = match cns {
-            cns::CONTROLLER => self.identify_controller(shelf).as_bytes().to_vec(),
-            cns::ACTIVE_NAMESPACES => match active(nsid, shelf) {
+            cns::CONTROLLER => self.identify_controller(view).as_bytes().to_vec(),
+            cns::ACTIVE_NAMESPACES => match active(nsid, view) {
                 Some(list) => list,
                 None => return Answer::error(Status::INVALID_NAMESPACE),
             },
-            cns::COMMAND_SET_ACTIVE_NAMESPACES if is_nvm => match active(nsid, shelf) {
+            cns::COMMAND_SET_ACTIVE_NAMESPACES if is_nvm => match active(nsid, view) {
                 Some(list) => list,
                 None => return Answer::error(Status::INVALID_NAMESPACE),
             },
@@ -57,7 +57,7 @@ impl Controller {
                 sets
             }
             cns::NAMESPACE | cns::NAMESPACE_DESCRIPTORS | cns::COMMAND_SET_NAMESPACE | cns::INDEPENDENT_NAMESPACE => {
-                let Some(namespace) = shelf.namespace(nsid) else {
+                let Some(namespace) = view.namespace(nsid) else {
                     // For an unused but valid number the structure is all zeroes.
                     let could_be = (1..=NAMESPACE_MAX).contains(&nsid);
                     return match cns {
@@ -69,7 +69,7 @@ impl Controller {
                     cns::NAMESPACE => {
                         let mut data = identify_namespace(&namespace);
                         // NUSE: "cleared to 0h" if the namespace is inaccessible.
-                        if access_refusal(nsid, shelf).is_some() {
+                        if access_refusal(nsid, view).is_some() {
                             data.nuse = 0.into();
                         }
                         data.as_bytes().to_vec()
@@ -86,8 +86,8 @@ impl Controller {
         Answer::Data(data, 0)
     }
 
-    fn identify_controller<S: Shelf>(&self, shelf: &S) -> IdentifyController {
-        let subsystem = shelf.subsystem();
+    fn identify_controller<S: SubsystemView>(&self, view: &S) -> IdentifyController {
+        let subsystem = view.subsystem();
         let mut data: IdentifyController = blank();
         data.sn = ascii(&subsystem.serial);
         data.mn = ascii(MODEL);
@@ -154,13 +154,13 @@ impl Controller {
 }
 
 /// The status of commands for a namespace that is not reachable through this controller.
-pub(super) fn access_refusal<S: Shelf>(nsid: u32, shelf: &S) -> Option<Status> {
-    shelf.access(nsid).and_then(|access| access.state.refusal())
+pub(super) fn access_refusal<S: SubsystemView>(nsid: u32, view: &S) -> Option<Status> {
+    view.access(nsid).and_then(|access| access.state.refusal())
 }
 
-fn active<S: Shelf>(nsid: u32, shelf: &S) -> Option<Vec<u8>> {
+fn active<S: SubsystemView>(nsid: u32, view: &S) -> Option<Vec<u8>> {
     // "FFFFFFFEh or FFFFFFFFh".
-    (nsid < ALL_NAMESPACES - 1).then(|| namespace_list(shelf.namespaces_above(nsid).into_iter()))
+    (nsid < ALL_NAMESPACES - 1).then(|| namespace_list(view.namespaces_above(nsid).into_iter()))
 }
 
 /// Identify Controller of the NVM command set: NVM Command Set 1.0, figure 118. 0 means "no limit".

@@ -9,7 +9,7 @@ use super::controller::{Answer, Controller};
 use super::events::Event;
 use super::history::{self, Context, Past};
 use super::identify::MODEL;
-use super::{ALL_NAMESPACES, Kind, NAMESPACES_MAX, Shelf, TRANSFER_BYTES_MAX, features};
+use super::{ALL_NAMESPACES, Kind, NAMESPACES_MAX, SubsystemView, TRANSFER_BYTES_MAX, features};
 use crate::fabrics_data::DiscoveryHead;
 use crate::identify::{ascii, blank, namespace_list};
 use crate::{Command, FABRICS, Status, admin, nvm};
@@ -216,7 +216,7 @@ impl Controller {
         }
     }
 
-    pub(super) fn get_log_page<S: Shelf>(&mut self, command: &Command, shelf: &S) -> Answer {
+    pub(super) fn get_log_page<S: SubsystemView>(&mut self, command: &Command, view: &S) -> Answer {
         let (dword10, dword11) = (command.cdw(10), command.cdw(11));
         let page = dword10 as u8;
         if !self.has_log(page) {
@@ -236,13 +236,13 @@ impl Controller {
                 // An offset in the command is ignored.
                 offset = 0;
             }
-            match self.persistent_events(action, shelf) {
+            match self.persistent_events(action, view) {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => return Answer::result(0),
                 Err(refusal) => return Answer::error(refusal),
             }
         } else {
-            self.log_page(page, command, shelf)
+            self.log_page(page, command, view)
         };
         let Some(rest) = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)) else {
             return Answer::error(Status::INVALID_FIELD);
@@ -257,19 +257,19 @@ impl Controller {
     }
 
     /// The whole content of a log page other than the Persistent Event Log.
-    fn log_page<S: Shelf>(&self, page: u8, command: &Command, shelf: &S) -> Vec<u8> {
+    fn log_page<S: SubsystemView>(&self, page: u8, command: &Command, view: &S) -> Vec<u8> {
         match page {
             lid::SUPPORTED => self.supported_logs(),
             lid::ERRORS => self.logs.error_list(),
-            lid::HEALTH => self.health(shelf),
-            lid::FIRMWARE => firmware(shelf),
+            lid::HEALTH => self.health(view),
+            lid::FIRMWARE => firmware(view),
             lid::CHANGED_NAMESPACES => self.logs.changed_list(),
             lid::EFFECTS => effects(),
             // A count of 0 would mean that changes are not counted.
-            lid::ACCESS => access(command, shelf, self.logs.access_changes + 1),
+            lid::ACCESS => access(command, view, self.logs.access_changes + 1),
             lid::FEATURES => supported_features(),
             lid::RESERVATIONS => self.notices.page(),
-            _ => discovery(shelf),
+            _ => discovery(view),
         }
     }
 
@@ -287,7 +287,11 @@ impl Controller {
     }
 
     /// The Persistent Event Log. `None` if the command released its context.
-    fn persistent_events<S: Shelf>(&mut self, action: PersistentEvents, shelf: &S) -> Result<Option<Vec<u8>>, Status> {
+    fn persistent_events<S: SubsystemView>(
+        &mut self,
+        action: PersistentEvents,
+        view: &S,
+    ) -> Result<Option<Vec<u8>>, Status> {
         let existed = self.logs.context.is_some();
         match action {
             PersistentEvents::Release => {
@@ -301,7 +305,7 @@ impl Controller {
         }
         let context = match self.logs.context.take() {
             Some(known) => known,
-            None => Context::new(&shelf.past(), shelf.subsystem(), MODEL, &self.host().nqn),
+            None => Context::new(&view.past(), view.subsystem(), MODEL, &self.host().nqn),
         };
         let mut bytes = self.logs.context.insert(context).page(existed);
         if action == PersistentEvents::Head {
@@ -324,9 +328,9 @@ impl Controller {
         bytes
     }
 
-    fn health<S: Shelf>(&self, shelf: &S) -> Vec<u8> {
-        let activity = shelf.activity();
-        let Past { power_cycles, power_on_s, .. } = shelf.past();
+    fn health<S: SubsystemView>(&self, view: &S) -> Vec<u8> {
+        let activity = view.activity();
+        let Past { power_cycles, power_on_s, .. } = view.past();
         let long = |value: u64| [U64::new(value), U64::ZERO];
         // "In thousands (i.e., a value of 1 corresponds to 1,000 units of 512 bytes) ... rounded
         // up".
@@ -352,11 +356,11 @@ impl Controller {
 }
 
 /// Firmware Slot Information.
-fn firmware<S: Shelf>(shelf: &S) -> Vec<u8> {
+fn firmware<S: SubsystemView>(view: &S) -> Vec<u8> {
     let mut bytes = vec![0; 512];
     // The first slot is active.
     bytes[0] = 1;
-    bytes[8..16].copy_from_slice(&ascii::<8>(&shelf.subsystem().firmware));
+    bytes[8..16].copy_from_slice(&ascii::<8>(&view.subsystem().firmware));
     bytes
 }
 
@@ -373,8 +377,8 @@ fn supported_features() -> Vec<u8> {
 }
 
 /// The discovery log.
-fn discovery<S: Shelf>(shelf: &S) -> Vec<u8> {
-    let (generation, entries) = shelf.discovery();
+fn discovery<S: SubsystemView>(view: &S) -> Vec<u8> {
+    let (generation, entries) = view.discovery();
     let mut head: DiscoveryHead = blank();
     head.genctr = generation.into();
     head.numrec = (entries.len() as u64).into();
@@ -420,17 +424,17 @@ fn effects() -> Vec<u8> {
 
 /// Asymmetric Namespace Access: Base 2.0, figures 219 and 220. `count` is the change count of the
 /// whole log.
-fn access<S: Shelf>(command: &Command, shelf: &S, count: u64) -> Vec<u8> {
+fn access<S: SubsystemView>(command: &Command, view: &S, count: u64) -> Vec<u8> {
     // RGO, bit 0 of LSP: groups only.
     let groups_only = command.cdw(10) >> 8 & 1 != 0;
-    let nsids = shelf.namespaces_above(0);
+    let nsids = view.namespaces_above(0);
     let mut bytes = Vec::with_capacity(16 + nsids.len() * 36);
     bytes.extend_from_slice(&count.to_le_bytes());
     bytes.resize(16, 0);
     let mut groups = 0_u16;
     for nsid in nsids {
         // The namespace was just removed.
-        let Some(access) = shelf.access(nsid) else { continue };
+        let Some(access) = view.access(nsid) else { continue };
         groups += 1;
         // The group, its namespaces, its change count, its state.
         bytes.extend_from_slice(&nsid.to_le_bytes());

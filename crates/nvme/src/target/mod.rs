@@ -7,7 +7,7 @@
 //! - [`History`] is the past of a subsystem, for the Persistent Event Log.
 //!
 //! None of them does I/O or has a clock. The state that a controller reports comes from a
-//! [`Shelf`].
+//! [`SubsystemView`].
 
 mod connect;
 mod controller;
@@ -134,7 +134,7 @@ pub struct Activity {
 }
 
 /// The state that a controller reports to its host.
-pub trait Shelf {
+pub trait SubsystemView {
     /// The subsystem.
     fn subsystem(&self) -> &Subsystem;
 

@@ -2,30 +2,30 @@
 //! ways.
 
 use crate::common::admin::{data, done, enabled, failed, log};
-use crate::common::shelf::Memory;
+use crate::common::view::Memory;
 use nvme::identify::cns;
 use nvme::target::{AccessState, Answer, Controller, Kind, NAMESPACES_MAX, TRANSFER_BYTES_MAX};
 use nvme::{Access, Command, Completion, Status, admin};
 
-fn execute(controller: &mut Controller, shelf: &Memory, command: &Command) -> Answer {
-    controller.execute(command, &[], shelf).0
+fn execute(controller: &mut Controller, view: &Memory, command: &Command) -> Answer {
+    controller.execute(command, &[], view).0
 }
 
-fn access_log(controller: &mut Controller, shelf: &Memory) -> Vec<u8> {
-    data(execute(controller, shelf, &log(0x0C, 0, 16 + 2 * 36))).expect("a log")
+fn access_log(controller: &mut Controller, view: &Memory) -> Vec<u8> {
+    data(execute(controller, view, &log(0x0C, 0, 16 + 2 * 36))).expect("a log")
 }
 
 /// Namespace 3 has another state, by its third change.
-fn shelf(state: Access) -> Memory {
-    let mut shelf = Memory::new();
-    shelf.access.insert(3, AccessState { state, count: 3 });
-    shelf
+fn view(state: Access) -> Memory {
+    let mut view = Memory::new();
+    view.access.insert(3, AccessState { state, count: 3 });
+    view
 }
 
 #[test]
 fn each_namespace_is_a_group_with_its_state() {
     let mut controller = enabled(Kind::Io);
-    let mut bytes = access_log(&mut controller, &shelf(Access::NonOptimized));
+    let mut bytes = access_log(&mut controller, &view(Access::NonOptimized));
     // Change count, groups.
     assert_eq!(bytes[..16], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
     // Of each: the group, how many namespaces, change count, state; the namespaces.
@@ -34,13 +34,13 @@ fn each_namespace_is_a_group_with_its_state() {
     };
     assert_eq!(bytes.split_off(16), [group(1, 1, 1), group(3, 3, 2)].concat());
     for (state, code) in [(Access::Inaccessible, 3), (Access::PersistentLoss, 4), (Access::Change, 15)] {
-        assert_eq!(access_log(&mut controller, &shelf(state))[16 + 36 + 16], code);
+        assert_eq!(access_log(&mut controller, &view(state))[16 + 36 + 16], code);
     }
 
     // RGO: groups only.
     let mut groups = log(0x0C, 0, 16 + 2 * 36);
     groups.set_cdw(10, groups.cdw(10) | 1 << 8);
-    let bytes = data(execute(&mut controller, &shelf(Access::Optimized), &groups)).expect("a log");
+    let bytes = data(execute(&mut controller, &view(Access::Optimized), &groups)).expect("a log");
     assert_eq!((bytes[16], bytes[20], bytes[48], bytes[52], &bytes[80..]), (1, 0, 3, 0, &[0; 8][..]));
 
     let mut empty = Memory::new();
@@ -72,18 +72,18 @@ fn the_largest_log_is_read_with_one_command() {
 fn the_log_can_be_read_in_pieces_to_the_length_that_hosts_expect() {
     let mut controller = enabled(Kind::Io);
     let longest = 16 + NAMESPACES_MAX * (32 + 4);
-    let whole = access_log(&mut controller, &shelf(Access::Optimized));
+    let whole = access_log(&mut controller, &view(Access::Optimized));
     for offset in (0..longest).step_by(4096) {
         let mut piece = log(0x0C, 0, 4096);
         piece.set_cdw(12, offset);
-        let piece = data(execute(&mut controller, &shelf(Access::Optimized), &piece)).expect("a piece");
+        let piece = data(execute(&mut controller, &view(Access::Optimized), &piece)).expect("a piece");
         let begins = if offset == 0 { &whole[..] } else { &[] };
         assert_eq!(piece[..begins.len()], *begins);
         assert!(piece[begins.len()..].iter().all(|byte| *byte == 0), "offset {offset}");
     }
     let mut behind = log(0x0C, 0, 4096);
     behind.set_cdw(12, longest + 4);
-    assert_eq!(execute(&mut controller, &shelf(Access::Optimized), &behind), failed(Status::INVALID_FIELD));
+    assert_eq!(execute(&mut controller, &view(Access::Optimized), &behind), failed(Status::INVALID_FIELD));
 }
 
 #[test]
@@ -107,10 +107,10 @@ fn a_change_is_told_and_counted() {
 #[test]
 fn a_namespace_that_cannot_be_reached_says_who_it_is_and_hides_what_is_in_it() {
     let mut controller = enabled(Kind::Io);
-    let mut identify = |shelf: &Memory, cns: u8| {
+    let mut identify = |view: &Memory, cns: u8| {
         let mut command = Command::new(admin::IDENTIFY, 1, 3);
         command.set_cdw(10, cns.into());
-        data(execute(&mut controller, shelf, &command)).expect("data")
+        data(execute(&mut controller, view, &command)).expect("data")
     };
     for (state, used) in [
         (Access::Optimized, 1000_u64),
@@ -118,43 +118,43 @@ fn a_namespace_that_cannot_be_reached_says_who_it_is_and_hides_what_is_in_it() {
         (Access::Inaccessible, 0),
         (Access::PersistentLoss, 0),
     ] {
-        let shelf = shelf(state);
-        let found = identify(&shelf, cns::NAMESPACE);
+        let view = view(state);
+        let found = identify(&view, cns::NAMESPACE);
         // NSZE, NCAP and NUSE; ANAGRPID.
         assert_eq!((&found[..8], &found[8..16]), (&1000_u64.to_le_bytes()[..], &1000_u64.to_le_bytes()[..]));
         assert_eq!((&found[16..24], &found[92..96]), (&used.to_le_bytes()[..], &[3, 0, 0, 0][..]), "{state:?}");
-        assert_eq!(identify(&shelf, cns::NAMESPACE_DESCRIPTORS)[4..20], [0x33; 16]);
-        assert_eq!(identify(&shelf, cns::ACTIVE_NAMESPACES)[..4], [0; 4], "none above 3");
+        assert_eq!(identify(&view, cns::NAMESPACE_DESCRIPTORS)[4..20], [0x33; 16]);
+        assert_eq!(identify(&view, cns::ACTIVE_NAMESPACES)[..4], [0; 4], "none above 3");
     }
 }
 
 #[test]
 fn features_of_a_namespace_that_cannot_be_reached_are_not_available() {
     let mut controller = enabled(Kind::Io);
-    let mut feature = |shelf: &Memory, opcode: u8, nsid: u32, feature: u32| {
+    let mut feature = |view: &Memory, opcode: u8, nsid: u32, feature: u32| {
         let mut command = Command::new(opcode, 1, nsid);
         command.set_cdw(10, feature);
         command.set_cdw(11, 0b10);
-        execute(&mut controller, shelf, &command)
+        execute(&mut controller, view, &command)
     };
     for (state, status) in [
         (Access::Inaccessible, Status::ACCESS_INACCESSIBLE),
         (Access::PersistentLoss, Status::ACCESS_PERSISTENT_LOSS),
         (Access::Change, Status::ACCESS_TRANSITION),
     ] {
-        let shelf = shelf(state);
+        let view = view(state);
         for fid in [0x82, 0x83] {
-            assert_eq!(feature(&shelf, admin::GET_FEATURES, 3, fid), failed(status));
+            assert_eq!(feature(&view, admin::GET_FEATURES, 3, fid), failed(status));
             // All namespaces are 3, too.
             for nsid in [3, 0xFFFF_FFFF] {
-                assert_eq!(feature(&shelf, admin::SET_FEATURES, nsid, fid), failed(status));
+                assert_eq!(feature(&view, admin::SET_FEATURES, nsid, fid), failed(status));
             }
         }
-        assert_eq!(feature(&shelf, admin::GET_FEATURES, 1, 0x82), done(0), "what was refused changed nothing");
+        assert_eq!(feature(&view, admin::GET_FEATURES, 1, 0x82), done(0), "what was refused changed nothing");
         // One of the controller.
-        assert_eq!(feature(&shelf, admin::SET_FEATURES, 0, 0x05), done(0));
+        assert_eq!(feature(&view, admin::SET_FEATURES, 0, 0x05), done(0));
         assert_eq!((status.do_not_retry(), Access::of_refusal(status)), (false, Some(state)));
     }
-    assert_eq!(feature(&shelf(Access::NonOptimized), admin::SET_FEATURES, 3, 0x82), done(0));
+    assert_eq!(feature(&view(Access::NonOptimized), admin::SET_FEATURES, 3, 0x82), done(0));
     assert_eq!(Access::of_refusal(Status::INVALID_FIELD), None);
 }

@@ -10,7 +10,7 @@ use nvme::{Completion, Nqn, Status};
 use proptest::prelude::*;
 
 fn names() -> Names {
-    let subsystem = "nqn.2026-11.com.example:shelf".parse().expect("a name");
+    let subsystem = "nqn.2026-11.com.example:target".parse().expect("a name");
     Names { host: Nqn::of_uuid(&[1; 16]), subsystem }
 }
 

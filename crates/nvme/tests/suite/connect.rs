@@ -1,6 +1,6 @@
 //! The fields of a Connect command, and the reasons to refuse it.
 
-use crate::common::shelf::{HOST, SUBSYSTEM, host, subsystem};
+use crate::common::view::{HOST, SUBSYSTEM, host, subsystem};
 use nvme::fabrics_data::{ANY_CONTROLLER, Connect, ConnectData};
 use nvme::target::{Admission, Kind, QUEUE_ENTRIES_MAX, QUEUES_MAX, Refused};
 use nvme::{DISCOVERY_NQN, Nqn, Status};

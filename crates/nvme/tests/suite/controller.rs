@@ -1,7 +1,7 @@
 //! A controller's properties, features and what its admin queue takes.
 
 use crate::common::admin::{connected, data, done, enabled, execute, failed, feature, get, set};
-use crate::common::shelf::Memory;
+use crate::common::view::Memory;
 use nvme::target::{Answer, Effect, Kind, QUEUES_MAX};
 use nvme::{Command, FABRICS, Status, admin, fabrics};
 

@@ -1,6 +1,6 @@
 //! A host with controllers that are slow, other than they should be, or hostile.
 
-use crate::common::shelf::{HOST, SUBSYSTEM, host, subsystem};
+use crate::common::view::{HOST, SUBSYSTEM, host, subsystem};
 use nvme::fabrics_data::{DiscoveryEntry, DiscoveryHead};
 use nvme::host::{
     AsyncEvent, Blocks, ControllerInfo, DISCOVERY_ENTRIES_MAX, Dialogue, DiscoveryLog, Found, HostError, NamespaceInfo,

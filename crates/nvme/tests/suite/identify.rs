@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use crate::common::admin::{CAPSULE_DATA_BYTES, data, enabled, execute, identify, log};
-use crate::common::shelf::SUBSYSTEM;
+use crate::common::view::SUBSYSTEM;
 use nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace, cns};
 use nvme::target::{EVENT_REQUESTS_MAX, Kind, NAMESPACE_MAX};
 use nvme::{Command, DISCOVERY_NQN, Status, admin};

@@ -1,7 +1,7 @@
 //! Commands of I/O queues: what lies outside of a namespace, or does not fit its data, is refused.
 
-use crate::common::shelf::Memory;
-use nvme::target::{CompareAndWrite, Io, Namespace, Range, Shelf, TRANSFER_BYTES_MAX, copied, ranges};
+use crate::common::view::Memory;
+use nvme::target::{CompareAndWrite, Io, Namespace, Range, SubsystemView, TRANSFER_BYTES_MAX, copied, ranges};
 use nvme::{Command, Sgl, Status, nvm};
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Get Log Page.
 
 use crate::common::admin::{data, enabled, execute, failed, feature, log};
-use crate::common::shelf::Memory;
+use crate::common::view::Memory;
 use nvme::target::{Kind, Named, TRANSFER_BYTES_MAX};
 use nvme::{Command, Status, admin, nvm};
 use zerocopy::IntoBytes;
@@ -63,7 +63,7 @@ fn the_discovery_log_has_its_generation_and_entries() {
     // TRTYPE, ADRFAM, SUBTYPE, TREQ, PORTID, CNTLID, ASQSZ; TRSVCID, SUBNQN and TRADDR.
     assert_eq!(bytes[1024..1034], [3, 1, 2, 2, 1, 0, 0xFF, 0xFF, 32, 0]);
     assert!(bytes[1024 + 32..].starts_with(b"4420  "));
-    assert!(bytes[1024 + 256..].starts_with(b"nqn.2026-11.com.example:shelf\0"));
+    assert!(bytes[1024 + 256..].starts_with(b"nqn.2026-11.com.example:target\0"));
     assert!(bytes[1024 + 512..].starts_with(b"192.0.2.1  "));
 }
 

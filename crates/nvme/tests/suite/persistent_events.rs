@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::common::admin::{data, enabled, failed, log, set};
-use crate::common::shelf::{HOST, Memory, SUBSYSTEM};
+use crate::common::view::{HOST, Memory, SUBSYSTEM};
 use nvme::target::{Answer, Controller, Happened, Happening, History, Kind};
 use nvme::{Command, Status};
 
@@ -21,12 +21,12 @@ fn command(action: u32, offset: u64, len: u32) -> Command {
     command
 }
 
-fn ask(controller: &mut Controller, shelf: &Memory, action: u32, offset: u64, len: u32) -> Answer {
-    controller.execute(&command(action, offset, len), &[], shelf).0
+fn ask(controller: &mut Controller, view: &Memory, action: u32, offset: u64, len: u32) -> Answer {
+    controller.execute(&command(action, offset, len), &[], view).0
 }
 
-fn note(shelf: &mut Memory, unix_ms: u64, what: Happening) -> bool {
-    shelf.past.history.note(Happened { unix_ms, firmware: "0.1.0".to_owned(), what })
+fn note(view: &mut Memory, unix_ms: u64, what: Happening) -> bool {
+    view.past.history.note(Happened { unix_ms, firmware: "0.1.0".to_owned(), what })
 }
 
 fn reset() -> Happening {
@@ -59,20 +59,20 @@ fn events(page: &[u8]) -> Vec<(u8, u32)> {
     events
 }
 
-fn established(controller: &mut Controller, shelf: &Memory) -> Vec<u8> {
-    let page = data(ask(controller, shelf, ESTABLISH, 0, 65_536)).expect("a page");
-    assert_eq!(ask(controller, shelf, RELEASE, 0, 512), Answer::Done(Status::SUCCESS, 0));
+fn established(controller: &mut Controller, view: &Memory) -> Vec<u8> {
+    let page = data(ask(controller, view, ESTABLISH, 0, 65_536)).expect("a page");
+    assert_eq!(ask(controller, view, RELEASE, 0, 512), Answer::Done(Status::SUCCESS, 0));
     page
 }
 
 #[test]
 fn every_field_of_the_page_is_where_the_specification_has_it() {
-    let mut shelf = Memory::new();
-    note(&mut shelf, NOW - 3000, Happening::PowerOn);
-    note(&mut shelf, NOW - 2000, change(7, true, None));
-    note(&mut shelf, NOW - 1500, change(7, false, None));
-    note(&mut shelf, NOW - 1000, reset());
-    let page = data(ask(&mut enabled(Kind::Io), &shelf, ESTABLISH, 0, 65_536)).expect("a page");
+    let mut view = Memory::new();
+    note(&mut view, NOW - 3000, Happening::PowerOn);
+    note(&mut view, NOW - 2000, change(7, true, None));
+    note(&mut view, NOW - 1500, change(7, false, None));
+    note(&mut view, NOW - 1000, reset());
+    let page = data(ask(&mut enabled(Kind::Io), &view, ESTABLISH, 0, 65_536)).expect("a page");
 
     // Page, events, length.
     assert_eq!((page[0], number(&page, 4, 4), number(&page, 8, 8)), (0x0D, 4, 512 + 68 + 72 + 72 + 32));
@@ -121,88 +121,88 @@ fn every_field_of_the_page_is_where_the_specification_has_it() {
 
 #[test]
 fn a_context_is_established_once_read_in_pieces_and_released() {
-    let mut shelf = Memory::new();
+    let mut view = Memory::new();
     let mut controller = enabled(Kind::Io);
-    note(&mut shelf, NOW, Happening::PowerOn);
+    note(&mut view, NOW, Happening::PowerOn);
     let out_of_order = failed(Status::COMMAND_SEQUENCE_ERROR);
-    assert_eq!(ask(&mut controller, &shelf, READ, 0, 512), out_of_order, "nothing was established");
+    assert_eq!(ask(&mut controller, &view, READ, 0, 512), out_of_order, "nothing was established");
     // One that is not there can be released, without data.
-    assert_eq!(ask(&mut controller, &shelf, RELEASE, 0, 512), Answer::Done(Status::SUCCESS, 0));
-    let whole = data(ask(&mut controller, &shelf, ESTABLISH, 0, 544)).expect("a page");
-    assert_eq!(ask(&mut controller, &shelf, ESTABLISH, 0, 512), out_of_order, "there is one");
+    assert_eq!(ask(&mut controller, &view, RELEASE, 0, 512), Answer::Done(Status::SUCCESS, 0));
+    let whole = data(ask(&mut controller, &view, ESTABLISH, 0, 544)).expect("a page");
+    assert_eq!(ask(&mut controller, &view, ESTABLISH, 0, 512), out_of_order, "there is one");
 
     // Later events are in the next context, and do not disturb this one.
-    note(&mut shelf, NOW + 1, change(1, true, None));
-    let again = data(ask(&mut controller, &shelf, READ, 0, 544)).expect("a page");
+    note(&mut view, NOW + 1, change(1, true, None));
+    let again = data(ask(&mut controller, &view, READ, 0, 544)).expect("a page");
     assert_eq!((&again[..374], &again[378..]), (&whole[..374], &whole[378..]));
     // RCI: one exists, which came by a port of the subsystem, 4420.
     assert_eq!(number(&again, 374, 4), 1 << 18 | 1 << 16 | 4420);
     for (offset, len) in [(0, 16), (8, 512), (500, 40), (540, 4)] {
-        let piece = data(ask(&mut controller, &shelf, READ, offset as u64, len as u32)).expect("a piece");
+        let piece = data(ask(&mut controller, &view, READ, offset as u64, len as u32)).expect("a piece");
         assert_eq!(piece, again[offset..offset + len]);
     }
-    assert_eq!(data(ask(&mut controller, &shelf, READ, 544, 8)), Ok(vec![0; 8]));
-    assert_eq!(ask(&mut controller, &shelf, READ, 548, 4), failed(Status::INVALID_FIELD), "behind the end");
+    assert_eq!(data(ask(&mut controller, &view, READ, 544, 8)), Ok(vec![0; 8]));
+    assert_eq!(ask(&mut controller, &view, READ, 548, 4), failed(Status::INVALID_FIELD), "behind the end");
 
-    assert_eq!(ask(&mut controller, &shelf, RELEASE, 0, 512), Answer::Done(Status::SUCCESS, 0));
-    assert_eq!(ask(&mut controller, &shelf, READ, 0, 512), out_of_order);
-    let next = data(ask(&mut controller, &shelf, ESTABLISH, 0, 1024)).expect("a page");
+    assert_eq!(ask(&mut controller, &view, RELEASE, 0, 512), Answer::Done(Status::SUCCESS, 0));
+    assert_eq!(ask(&mut controller, &view, READ, 0, 512), out_of_order);
+    let next = data(ask(&mut controller, &view, ESTABLISH, 0, 1024)).expect("a page");
     assert_eq!(events(&next), [(6, 1), (4, 0)]);
     assert_ne!(next[372..374], whole[372..374], "another generation");
 }
 
 #[test]
 fn a_context_ends_with_a_reset_of_its_controller_and_is_no_other_controllers() {
-    let shelf = Memory::new();
+    let view = Memory::new();
     let (mut one, mut two) = (enabled(Kind::Io), enabled(Kind::Io));
-    assert!(data(ask(&mut one, &shelf, ESTABLISH, 0, 512)).is_ok());
-    assert_eq!(ask(&mut two, &shelf, READ, 0, 512), failed(Status::COMMAND_SEQUENCE_ERROR));
-    assert!(data(ask(&mut two, &shelf, ESTABLISH, 0, 512)).is_ok());
+    assert!(data(ask(&mut one, &view, ESTABLISH, 0, 512)).is_ok());
+    assert_eq!(ask(&mut two, &view, READ, 0, 512), failed(Status::COMMAND_SEQUENCE_ERROR));
+    assert!(data(ask(&mut two, &view, ESTABLISH, 0, 512)).is_ok());
     set(&mut one, 0x14, 0x0046_0000);
     set(&mut one, 0x14, 0x0046_0001);
-    assert_eq!(ask(&mut one, &shelf, READ, 0, 512), failed(Status::COMMAND_SEQUENCE_ERROR));
-    assert!(data(ask(&mut two, &shelf, READ, 0, 512)).is_ok());
+    assert_eq!(ask(&mut one, &view, READ, 0, 512), failed(Status::COMMAND_SEQUENCE_ERROR));
+    assert!(data(ask(&mut two, &view, READ, 0, 512)).is_ok());
 }
 
 #[test]
 fn the_header_is_given_with_a_context_or_without_and_says_which() {
-    let mut shelf = Memory::new();
+    let mut view = Memory::new();
     let mut controller = enabled(Kind::Io);
-    note(&mut shelf, NOW, Happening::PowerOn);
+    note(&mut view, NOW, Happening::PowerOn);
     // The offset of the command is ignored.
     for context in [0, 1 << 18 | 1 << 16 | 4420] {
-        let head = data(ask(&mut controller, &shelf, HEAD, 512, 512)).expect("a header");
+        let head = data(ask(&mut controller, &view, HEAD, 512, 512)).expect("a header");
         assert_eq!((head[0], number(&head, 4, 4), number(&head, 374, 4)), (0x0D, 1, context));
     }
-    let more = data(ask(&mut controller, &shelf, HEAD, 0, 544)).expect("a header");
+    let more = data(ask(&mut controller, &view, HEAD, 0, 544)).expect("a header");
     assert_eq!(more[512..], [0; 32], "the header, and no event");
-    assert_eq!(events(&data(ask(&mut controller, &shelf, READ, 0, 544)).expect("a page")), [(4, 0)]);
+    assert_eq!(events(&data(ask(&mut controller, &view, READ, 0, 544)).expect("a page")), [(4, 0)]);
     // The page says that the action is there (ECRH).
-    let supported = data(controller.execute(&log(0x00, 0, 1024), &[], &shelf).0).expect("a page");
+    let supported = data(controller.execute(&log(0x00, 0, 1024), &[], &view).0).expect("a page");
     assert_eq!(supported[0x0D * 4..][..4], [1, 0, 1, 0]);
 }
 
 #[test]
 fn hosts_hear_nothing_of_namespaces_that_they_were_not_allowed_to_use() {
-    let mut shelf = Memory::new();
-    note(&mut shelf, NOW, Happening::PowerOn);
-    note(&mut shelf, NOW, change(1, true, None));
-    note(&mut shelf, NOW, change(2, true, Some(&["nqn.2026-11.com.example:other"])));
-    note(&mut shelf, NOW, change(3, true, Some(&["nqn.2026-11.com.example:other", HOST])));
-    note(&mut shelf, NOW, change(2, false, Some(&[])));
-    assert_eq!(events(&established(&mut enabled(Kind::Io), &shelf)), [(6, 3), (6, 1), (4, 0)]);
+    let mut view = Memory::new();
+    note(&mut view, NOW, Happening::PowerOn);
+    note(&mut view, NOW, change(1, true, None));
+    note(&mut view, NOW, change(2, true, Some(&["nqn.2026-11.com.example:other"])));
+    note(&mut view, NOW, change(3, true, Some(&["nqn.2026-11.com.example:other", HOST])));
+    note(&mut view, NOW, change(2, false, Some(&[])));
+    assert_eq!(events(&established(&mut enabled(Kind::Io), &view)), [(6, 3), (6, 1), (4, 0)]);
 }
 
 #[test]
 fn the_newest_of_each_kind_are_kept_within_the_length_that_is_said() {
-    let mut shelf = Memory::new();
-    note(&mut shelf, NOW, Happening::PowerOn);
+    let mut view = Memory::new();
+    note(&mut view, NOW, Happening::PowerOn);
     for nsid in 1..=1000 {
-        note(&mut shelf, NOW, change(nsid, true, None));
+        note(&mut view, NOW, change(nsid, true, None));
         // Not so often that they are left out.
-        assert!(note(&mut shelf, NOW + u64::from(nsid) * 10_000, reset()));
+        assert!(note(&mut view, NOW + u64::from(nsid) * 10_000, reset()));
     }
-    let page = established(&mut enabled(Kind::Io), &shelf);
+    let page = established(&mut enabled(Kind::Io), &view);
     assert!(number(&page, 8, 8) <= 65_536);
     let kept = events(&page);
     let changes: Vec<u32> = kept.iter().filter(|event| event.0 == 6).map(|event| event.1).collect();
@@ -210,43 +210,43 @@ fn the_newest_of_each_kind_are_kept_within_the_length_that_is_said() {
     assert_eq!((kept.len(), kept.last()), (512 + 128 + 1, Some(&(4, 0))), "the one power on is still there");
     assert_eq!(number(&page, 372, 2), 2001);
     // As it is written down and read again.
-    let history = &shelf.past.history;
+    let history = &view.past.history;
     assert_eq!(History::restore(history.happened().cloned(), history.noted()), *history);
 }
 
 #[test]
 fn long_lists_of_hosts_leave_room_for_fewer_changes() {
-    let mut shelf = Memory::new();
-    note(&mut shelf, NOW, Happening::PowerOn);
+    let mut view = Memory::new();
+    note(&mut view, NOW, Happening::PowerOn);
     let hosts: BTreeSet<String> = (0..5000).map(|number| format!("nqn.2026-11.com.example:{number}")).collect();
     let long = |nsid| {
         let hosts = Some(hosts.clone());
         Happening::NamespaceChange { created: true, nsid, blocks: 1, block_bytes: 512, hosts }
     };
-    note(&mut shelf, NOW, change(1, true, None));
+    note(&mut view, NOW, change(1, true, None));
     for nsid in 2..=6 {
-        note(&mut shelf, NOW, long(nsid));
+        note(&mut view, NOW, long(nsid));
     }
-    let kept = |shelf: &Memory| -> Vec<u32> {
+    let kept = |view: &Memory| -> Vec<u32> {
         let number = |what: &Happening| match what {
             Happening::NamespaceChange { nsid, .. } => *nsid,
             _ => 0,
         };
-        shelf.past.history.happened().map(|happened| number(&happened.what)).collect()
+        view.past.history.happened().map(|happened| number(&happened.what)).collect()
     };
-    assert_eq!(kept(&shelf), [6, 5, 4, 1, 0], "the newest, and what names nobody");
+    assert_eq!(kept(&view), [6, 5, 4, 1, 0], "the newest, and what names nobody");
     let all: BTreeSet<String> = (0..20_000).map(|number| format!("nqn.2026-11.com.example:{number}")).collect();
     let what = Happening::NamespaceChange { created: false, nsid: 7, blocks: 1, block_bytes: 512, hosts: Some(all) };
-    note(&mut shelf, NOW, what);
-    assert_eq!(kept(&shelf), [7, 1, 0]);
+    note(&mut view, NOW, what);
+    assert_eq!(kept(&view), [7, 1, 0]);
 }
 
 #[test]
 fn a_host_that_resets_without_end_is_noted_sixteen_times_a_minute() {
-    let mut shelf = Memory::new();
-    let noted = (0..100).filter(|ms| note(&mut shelf, NOW + ms, reset())).count();
+    let mut view = Memory::new();
+    let noted = (0..100).filter(|ms| note(&mut view, NOW + ms, reset())).count();
     assert_eq!(noted, 16);
-    assert!(!note(&mut shelf, NOW - 50_000, reset()), "the clock was set back");
-    assert!(note(&mut shelf, NOW + 60_016, reset()));
-    assert_eq!(shelf.past.history.noted(), 17);
+    assert!(!note(&mut view, NOW - 50_000, reset()), "the clock was set back");
+    assert!(note(&mut view, NOW + 60_016, reset()));
+    assert_eq!(view.past.history.noted(), 17);
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::common::admin::{data, done, enabled, execute, failed, feature, log};
 use crate::common::reservation_model::Model;
-use crate::common::shelf::Memory;
+use crate::common::view::Memory;
 use nvme::target::{
     Answer, Group, Held, HostId, Io, Kind, Notice, Permit, REGISTRANTS_MAX, RegisterAction, ReservationRequest,
-    ReservationType, Reservations, Shelf,
+    ReservationType, Reservations, SubsystemView,
 };
 use nvme::{Command, Completion, Sgl, Status, admin, nvm};
 use proptest::prelude::*;
@@ -417,7 +417,7 @@ fn the_feature_reservation_persistence_is_one_of_each_namespace() {
     let mut controller = enabled(Kind::Io);
     let mut is = |opcode, nsid, value| execute(&mut controller, &of_namespace(opcode, 0x83, nsid, value));
     assert_eq!(is(admin::GET_FEATURES, 1, 0), done(0));
-    assert_eq!(is(admin::GET_FEATURES, 3, 0), done(1), "as the shelf says");
+    assert_eq!(is(admin::GET_FEATURES, 3, 0), done(1), "as the subsystem says");
     assert_eq!(is(admin::SET_FEATURES, 1, 1), Answer::Persistence(vec![1], true));
     assert_eq!(is(admin::SET_FEATURES, 0xFFFF_FFFF, 0), Answer::Persistence(vec![1, 3], false));
     assert_eq!(is(admin::SET_FEATURES, 2, 1), failed(Status::INVALID_NAMESPACE));

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::common::pair::{Pair, Rng};
-use crate::common::shelf::{Memory, entry, host, subsystem};
+use crate::common::view::{Memory, entry, host, subsystem};
 use crate::common::{LIMITS, stream::noise};
 use nvme::host::{
     AsyncEvent, Dialogue, DiscoveryLog, Established, Found, HostError, Next, Setup, Shutdown, Survey, Surveyed, Wish,
@@ -19,10 +19,10 @@ const HOST: HostLimits =
     HostLimits { digests: Digests { header: true, data: true }, alignment: 0, requests_max: 1, commands_max: 32 };
 
 /// Namespace 1 has 512 blocks of 4 KiB.
-fn shelf() -> Memory {
-    let mut shelf = Memory::new();
-    shelf.namespaces[0].blocks = 512;
-    shelf
+fn view() -> Memory {
+    let mut view = Memory::new();
+    view.namespaces[0].blocks = 512;
+    view
 }
 
 fn wish() -> Wish {
@@ -48,7 +48,7 @@ fn every_way() -> impl Iterator<Item = Pair> {
         let digests = Digests::from_bits(way as u8 & 3);
         let alignment = if way & 4 != 0 { 31 } else { 0 };
         let limits = Limits { pdu_data_bytes_max: 4096 << (way % 3), ..LIMITS };
-        let mut pair = Pair::new(limits, HostLimits { digests, alignment, ..HOST }, shelf(), way & 8 != 0, way + 1);
+        let mut pair = Pair::new(limits, HostLimits { digests, alignment, ..HOST }, view(), way & 8 != 0, way + 1);
         pair.target.success = way & 16 != 0;
         pair.target.piece_bytes = [4096, 20_000, 1 << 20][way as usize % 3];
         assert_eq!(pair.host.receiver.agreement().map(|agreed| agreed.digests), Some(digests));
@@ -170,7 +170,7 @@ fn the_other_commands_do_what_they_say() {
 #[test]
 fn damaged_data_are_told_and_the_queue_goes_on() {
     for success in [false, true] {
-        let mut pair = Pair::new(LIMITS, HOST, shelf(), true, 9);
+        let mut pair = Pair::new(LIMITS, HOST, view(), true, 9);
         (pair.target.success, pair.target.piece_bytes) = (success, 8192);
         queue(&mut pair);
         let read = io::read(io::Blocks { nsid: 1, first: 0, count: 8 }, 32_768);
@@ -185,9 +185,9 @@ fn damaged_data_are_told_and_the_queue_goes_on() {
 #[test]
 fn the_discovery_log_is_read_in_pieces() {
     for count in [0, 1, 16, 17, 100] {
-        let mut shelf = shelf();
-        shelf.entries = (0..count).map(entry).collect();
-        let mut pair = Pair::new(LIMITS, HOST, shelf, true, 3);
+        let mut view = view();
+        view.entries = (0..count).map(entry).collect();
+        let mut pair = Pair::new(LIMITS, HOST, view, true, 3);
         let established = set_up(&mut pair, discovery()).expect("it works");
         assert_eq!((established.info.is_discovery, established.queues), (true, 0));
         let (generation, entries) = pair.drive(&mut DiscoveryLog::new()).expect("a log");
@@ -211,7 +211,7 @@ fn the_discovery_log_is_read_in_pieces() {
 /// A log that changes while it is read.
 struct Changing {
     log: DiscoveryLog,
-    shelf: Rc<RefCell<Memory>>,
+    view: Rc<RefCell<Memory>>,
     /// Changes that are still to come, one after each answer.
     left: u32,
 }
@@ -226,9 +226,9 @@ impl Dialogue for Changing {
     fn answer(&mut self, completion: &Completion, data: &[u8]) -> Result<(), HostError> {
         if let Some(left) = self.left.checked_sub(1) {
             self.left = left;
-            let mut shelf = self.shelf.borrow_mut();
-            shelf.generation += 1;
-            shelf.entries = (100..120).map(entry).collect();
+            let mut view = self.view.borrow_mut();
+            view.generation += 1;
+            view.entries = (100..120).map(entry).collect();
         }
         self.log.answer(completion, data)
     }
@@ -236,13 +236,13 @@ impl Dialogue for Changing {
 
 #[test]
 fn a_discovery_log_that_changes_is_read_anew() {
-    let mut shelf = shelf();
-    shelf.entries = (0..40).map(entry).collect();
-    let mut pair = Pair::new(LIMITS, HOST, shelf, true, 3);
+    let mut view = view();
+    view.entries = (0..40).map(entry).collect();
+    let mut pair = Pair::new(LIMITS, HOST, view, true, 3);
     set_up(&mut pair, discovery()).expect("it works");
-    let shelf = Rc::clone(&pair.target.shelf);
+    let view = Rc::clone(&pair.target.view);
     // `changes`: how many of the answers are followed by a change.
-    let mut read = |left| pair.drive(&mut Changing { log: DiscoveryLog::new(), shelf: shelf.clone(), left });
+    let mut read = |left| pair.drive(&mut Changing { log: DiscoveryLog::new(), view: view.clone(), left });
     // It becomes shorter, so that the next piece lies behind its end.
     let (generation, entries) = read(1).expect("a log");
     assert_eq!((generation, entries.len(), entries[0].portid.get()), (8, 20, 100));
@@ -251,7 +251,7 @@ fn a_discovery_log_that_changes_is_read_anew() {
 
 #[test]
 fn events_are_told_and_looked_up() {
-    let mut pair = Pair::new(LIMITS, HOST, shelf(), true, 4);
+    let mut pair = Pair::new(LIMITS, HOST, view(), true, 4);
     let established = set_up(&mut pair, wish()).expect("it works");
     assert_eq!(established.info.event_requests_max, 4);
     let waiting = pair.host.submit(&admin::event_request());
@@ -278,7 +278,7 @@ fn events_are_told_and_looked_up() {
 
 #[test]
 fn features_and_commands_are_built_as_the_specification_has_them() {
-    let mut pair = Pair::new(LIMITS, HOST, shelf(), true, 4);
+    let mut pair = Pair::new(LIMITS, HOST, view(), true, 4);
     set_up(&mut pair, wish()).expect("it works");
     let mut call =
         |submission: nvme::host::Submission| pair.call(submission.command, submission.transfer(), &[]).completion;
@@ -291,7 +291,7 @@ fn features_and_commands_are_built_as_the_specification_has_them() {
 
 #[test]
 fn a_refusal_says_what_was_refused() {
-    let mut pair = Pair::new(LIMITS, HOST, shelf(), true, 4);
+    let mut pair = Pair::new(LIMITS, HOST, view(), true, 4);
     let small = set_up(&mut pair, Wish { queue_entries: 1, ..wish() });
     assert_eq!(small, Err(HostError::Parameter { parameter: "the size of the queue" }));
     let elsewhere = connect_io(&host(), &"nqn.2026-11.com.example:other".parse().expect("a name"), 5, 1, 32);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use array::{Geometry, UnitIndex};
+use array::{Geometry, StripeGroup};
 use format::{Catalogue, CrashSafety, ExtentRecord, Superblock, VolumeKind, VolumeRecord};
 use rescue::{ExtractReport, LostRange};
 use sim::Sim;
@@ -83,13 +83,14 @@ fn in_flight(images: &[Image], geometry: &Geometry) -> BTreeSet<(usize, u64)> {
     let mut blocks = BTreeSet::new();
     for (_, _, frame) in frames(images) {
         for part in &frame.parts {
-            let unit = UnitIndex(part.unit);
+            let stripe_group = StripeGroup(part.stripe_group);
             for entry in &part.entries {
                 let changes =
                     |role: &usize| *role >= geometry.data || (entry.overwritten | entry.in_parity) >> *role & 1 == 1;
-                for x in (entry.x..entry.x + u64::from(entry.len)).step_by(4096) {
-                    let slots = (0..geometry.strips()).filter(changes).map(|role| geometry.member(unit, x, role));
-                    blocks.extend(slots.map(|slot| (usize::from(slot.0), geometry.member_offset(unit, x))));
+                for offset in (entry.offset..entry.offset + u64::from(entry.len)).step_by(4096) {
+                    let slots =
+                        (0..geometry.strips()).filter(changes).map(|role| geometry.member(stripe_group, offset, role));
+                    blocks.extend(slots.map(|slot| (usize::from(slot.0), geometry.drive_offset(stripe_group, offset))));
                 }
             }
         }

@@ -79,18 +79,18 @@ fn written_byte(group: &Stopped, shape: &Shape, rng: &mut Rng) -> (usize, u64) {
     let blocks = at.iter().map(|&at| MapBlock::decode(&group.images[0].bytes[at as usize..], &own.array, 0).unwrap());
     let map = blocks.max_by_key(|block| block.sequence).unwrap();
     loop {
-        let zone = rng.below(layout.zone_count);
-        if map.is_set(zone) {
-            let (set, band) = (zone % u64::from(shape.sets), zone / u64::from(shape.sets));
+        let chunk = rng.below(layout.chunk_count);
+        if map.is_set(chunk) {
+            let (set, band) = (chunk % u64::from(shape.sets), chunk / u64::from(shape.sets));
             let slot = set as usize * shape.members_per_set() + rng.index(shape.members_per_set());
-            let zone_bytes = u64::from(layout.zone_bytes);
-            return (slot, layout.data.offset + band * zone_bytes + rng.below(zone_bytes));
+            let chunk_bytes = u64::from(layout.chunk_bytes);
+            return (slot, layout.data.offset + band * chunk_bytes + rng.below(chunk_bytes));
         }
     }
 }
 
 #[test]
-fn a_wrong_byte_of_data_or_parity_is_found_and_its_drive_is_named_where_checksums_or_two_syndromes_tell() {
+fn a_wrong_byte_of_data_or_parity_is_found_and_its_drive_is_named_where_checksums_or_two_parity_strips_tell() {
     for seed in seeds(8) {
         for shape in every_level(16 * KIB).into_iter().filter(|shape| shape.survives() > 0) {
             let sim = Sim::new(seed);

@@ -62,7 +62,7 @@ fn forge(images: &mut [Image], change: impl Fn(&Entry) -> Entry) {
             let len = entries.iter().map(|entry| entry.payload_len(part.role, part.whole, 4)).sum::<usize>();
             PartData {
                 sequence: part.sequence,
-                unit: part.unit,
+                stripe_group: part.stripe_group,
                 holders: part.holders,
                 in_sync: part.in_sync,
                 role: part.role,
@@ -172,9 +172,9 @@ impl Target for Nothing {
 /// catalogue stay where they are.
 fn with_a_long_data_region(layout: &Layout) -> Layout {
     let data = Region { len: 1 << 46, ..layout.data };
-    let zone_count = data.len / u64::from(layout.zone_bytes);
-    let map = Region { offset: data.end(), len: map_block_count(zone_count) * 2 * 4096 };
-    Layout { data, zone_count, map, checksums: None, member_bytes: map.end() + 4096, ..*layout }
+    let chunk_count = data.len / u64::from(layout.chunk_bytes);
+    let map = Region { offset: data.end(), len: map_block_count(chunk_count) * 2 * 4096 };
+    Layout { data, chunk_count, map, checksums: None, member_bytes: map.end() + 4096, ..*layout }
 }
 
 #[test]

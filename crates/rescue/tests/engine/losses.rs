@@ -62,8 +62,8 @@ fn sectors_that_cannot_be_read_are_computed_as_long_as_each_column_has_enough() 
     }
 }
 
-/// Damages up to `most` blocks of each column of a group, each by one bit, on members that are not
-/// `lost`. Returns the places.
+/// Damages up to `most` blocks of each member offset of a group, each by one bit, on members that
+/// are not `lost`. Returns the places.
 fn damage(group: &mut Stopped, shape: &Shape, lost: &[usize], most: usize, rng: &mut Rng) -> BTreeSet<(usize, u64)> {
     let data = Superblock::decode(&group.images[0].bytes[..4096]).unwrap().layout.data;
     let width = shape.members_per_set();

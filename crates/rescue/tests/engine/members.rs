@@ -62,8 +62,8 @@ fn drives_that_one_run_left_believing_that_they_go_on_alone_are_one_group() {
     let (group, catalogue, model) =
         working(&sim, shape(Level::Raid1, 3, None, None, None, 64 * KIB), 1024 * KIB, &mut rng);
     let drives = sim.block_on(group.stop());
-    // Superblocks of a failed change while all drives were away, and one of another run that had
-    // only its own drive.
+    // Superblocks of a failed change while all drives were disconnected, and one of another run
+    // that had only its own drive.
     let mut images = images(&drives);
     for (image, member, ahead) in [(0, 0, 2), (2, 2, 1)] {
         rewrite(&mut images[image], |own| {

@@ -78,7 +78,7 @@ pub struct Listener {
 
 impl Listener {
     /// Waits for connections on a socket that already listens. The file of a Unix socket is removed
-    /// when the listener is dropped, unless [`Closer::let_go`] was called.
+    /// when the listener is dropped, unless [`Closer::release`] was called.
     pub fn new(env: &ShardEnv, bound: Bound) -> Listener {
         let (fd, on) = bound.into_parts();
         Listener { socket: Socket::new(env.shard(), fd), on }
@@ -117,7 +117,7 @@ impl Listener {
     /// connection that was not complete yet.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`] and [`Closer::let_go`]. Other
+    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`] and [`Closer::release`]. Other
     /// errors may be temporary, for example too many open files: wait a little and try again.
     pub async fn accept(&self) -> io::Result<Incoming> {
         loop {
@@ -156,7 +156,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let ListenOn::Unix { path, .. } = &self.on
-            && !self.socket.is_let_go()
+            && !self.socket.is_released()
         {
             // It may have been removed already.
             let _ = fs::remove_file(path);

@@ -34,7 +34,7 @@ pub(super) struct Socket {
     fd: Option<OwnedFd>,
     closed: Cell<bool>,
     /// Closed here, but open in another process.
-    let_go: Cell<bool>,
+    released: Cell<bool>,
     /// The latest operation of each side. It may be complete already; its key is then no longer
     /// valid.
     latest: [Cell<Option<OpKey>>; 2],
@@ -42,8 +42,8 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn new(shard: &Rc<Shard>, fd: OwnedFd) -> Rc<Socket> {
-        let [closed, let_go] = [false; 2].map(Cell::new);
-        Rc::new(Socket { shard: shard.clone(), fd: Some(fd), closed, let_go, latest: Default::default() })
+        let [closed, released] = [false; 2].map(Cell::new);
+        Rc::new(Socket { shard: shard.clone(), fd: Some(fd), closed, released, latest: Default::default() })
     }
 
     pub(super) fn shard(&self) -> &Shard {
@@ -59,8 +59,8 @@ impl Socket {
         self.closed.get()
     }
 
-    pub(super) fn is_let_go(&self) -> bool {
-        self.let_go.get()
+    pub(super) fn is_released(&self) -> bool {
+        self.released.get()
     }
 
     pub(super) fn started(&self, side: Side, key: OpKey) {
@@ -83,11 +83,11 @@ impl Socket {
     }
 
     /// Stops without a shutdown, which would affect every process that has the socket.
-    fn let_go(&self) {
+    fn release(&self) {
         if self.closed.replace(true) {
             return;
         }
-        self.let_go.set(true);
+        self.released.set(true);
         self.interrupt();
     }
 
@@ -131,9 +131,9 @@ impl Closer {
     /// Stops using a listening socket that other processes have too. Connections wait for them, and
     /// a Unix socket's file stays. A task that accepts here gets the error of [`Closer::close`],
     /// after a connection that was already complete.
-    pub fn let_go(&self) {
+    pub fn release(&self) {
         if let Some(socket) = self.socket.upgrade() {
-            socket.let_go();
+            socket.release();
         }
     }
 }

@@ -35,7 +35,7 @@ fn clients_wait_at_a_socket_that_was_let_go_until_somebody_takes_it() {
                 let env = env.clone();
                 async move {
                     env.sleep(std::time::Duration::from_millis(5)).await;
-                    closer.let_go();
+                    closer.release();
                 }
             });
             listener.accept().await.expect_err("nobody has come").kind()

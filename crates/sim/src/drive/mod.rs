@@ -240,8 +240,8 @@ impl SimDrive {
     }
 
     /// The drive is absent for a while, and cannot be opened ([`Outage`]).
-    pub fn is_away(&self) -> bool {
-        self.state.inner.borrow().faults.broken().is_some_and(Broken::is_away)
+    pub fn is_disconnected(&self) -> bool {
+        self.state.inner.borrow().faults.broken().is_some_and(Broken::is_disconnected)
     }
 
     /// All of its content can be read, and equals the written data, as long as its cache lives.

@@ -28,7 +28,7 @@ pub enum Broken {
 
 impl Broken {
     /// The drive cannot even be opened.
-    pub fn is_away(self) -> bool {
+    pub fn is_disconnected(self) -> bool {
         matches!(self, Broken::Pulled | Broken::Power)
     }
 }
@@ -137,7 +137,7 @@ impl Outage {
         }
         self.drives.borrow_mut().push(drive.state.clone());
         drive.state.inner.borrow_mut().faults.outages.push(self.way.clone());
-        if self.is_under_way() && self.way.broken.is_away() {
+        if self.is_under_way() && self.way.broken.is_disconnected() {
             drive.state.pull();
         }
     }

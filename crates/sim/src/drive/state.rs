@@ -46,7 +46,7 @@ pub(crate) struct Inner {
     pub(crate) write_cache: bool,
     pub(crate) rng: Rng,
     discard_count: u32,
-    flights: Vec<Flight>,
+    in_flight: Vec<InFlightRequest>,
     free: Vec<u32>,
     serial_last: u64,
     /// Wakers of lost operations, to be woken once no borrow is held.
@@ -87,7 +87,7 @@ pub(crate) enum Submitted {
 
 /// An operation in flight.
 #[derive(Default)]
-struct Flight {
+struct InFlightRequest {
     /// 0: the slot is free.
     serial: u64,
     /// Present until the operation completes.
@@ -159,7 +159,7 @@ impl DriveState {
                 write_cache,
                 rng,
                 discard_count: 0,
-                flights: Vec::new(),
+                in_flight: Vec::new(),
                 free: Vec::new(),
                 serial_last: 0,
                 lost_wakers: Vec::new(),
@@ -237,25 +237,25 @@ impl DriveState {
     /// The event still refers to this operation.
     pub(crate) fn is_flying(&self, slot: u32, serial: u64) -> bool {
         let inner = self.inner.borrow();
-        let flight = &inner.flights[slot as usize];
-        flight.serial == serial && flight.request.is_some() && !flight.held
+        let request_in_flight = &inner.in_flight[slot as usize];
+        request_in_flight.serial == serial && request_in_flight.request.is_some() && !request_in_flight.held
     }
 
     /// An operation is due.
     pub(crate) fn complete(self: &Rc<Self>, slot: u32, serial: u64) {
         let mut inner = self.inner.borrow_mut();
         let hung = inner.faults.answers_nothing();
-        if inner.flights[slot as usize].serial != serial {
+        if inner.in_flight[slot as usize].serial != serial {
             return;
         }
         inner.busy = inner.busy.saturating_sub(1);
         if let Some((next, serial)) = inner.waiting.pop_front() {
             self.schedule(&mut inner, next, serial);
         }
-        let flight = &mut inner.flights[slot as usize];
-        let Some(request) = flight.request.take() else { return };
+        let request_in_flight = &mut inner.in_flight[slot as usize];
+        let Some(request) = request_in_flight.request.take() else { return };
         if hung {
-            (flight.request, flight.held) = (Some(request), true);
+            (request_in_flight.request, request_in_flight.held) = (Some(request), true);
             return;
         }
         let changes = request.kind() != OpKind::Read;
@@ -268,8 +268,8 @@ impl DriveState {
                 waker.into_iter().chain(lost).for_each(Waker::wake);
             }
             Err(request) => {
-                let flight = &mut inner.flights[slot as usize];
-                (flight.request, flight.held) = (Some(request), true);
+                let request_in_flight = &mut inner.in_flight[slot as usize];
+                (request_in_flight.request, request_in_flight.held) = (Some(request), true);
             }
         }
     }
@@ -282,7 +282,7 @@ impl DriveState {
         let (kind, range, fua) = (request.kind(), request.range(), request.fua());
         let result = inner.perform(&self.info, request);
         if inner.faults.failed {
-            self.lose_flights(inner, &mut |rng, _| rng.chance(1, 2), false);
+            self.lose_in_flight(inner, &mut |rng, _| rng.chance(1, 2), false);
         }
         inner.counts.errors += u64::from(result.is_err());
         self.note(if result.is_ok() { Phase::Done } else { Phase::Failed }, kind, range, fua);
@@ -291,17 +291,17 @@ impl DriveState {
 
     /// Ends all operations in flight with [`DriveError::Gone`]. Of the sectors that they would have
     /// changed, those that `survives` chooses are changed.
-    fn lose_flights(&self, inner: &mut Inner, survives: &mut dyn FnMut(&mut Rng, u64) -> bool, durable: bool) {
-        let mut slots: Vec<u32> = (0..inner.flights.len() as u32).collect();
+    fn lose_in_flight(&self, inner: &mut Inner, survives: &mut dyn FnMut(&mut Rng, u64) -> bool, durable: bool) {
+        let mut slots: Vec<u32> = (0..inner.in_flight.len() as u32).collect();
         inner.rng.shuffle(&mut slots);
         inner.busy = 0;
         inner.waiting.clear();
         for slot in slots {
-            let Some(request) = inner.flights[slot as usize].request.take() else { continue };
+            let Some(request) = inner.in_flight[slot as usize].request.take() else { continue };
             inner.apply_partly(&self.info, &request, survives, durable);
             inner.counts.errors += 1;
             self.note(Phase::Failed, request.kind(), request.range(), request.fua());
-            inner.flights[slot as usize].held = false;
+            inner.in_flight[slot as usize].held = false;
             let waker = inner.land(slot, Err(DriveError::Gone));
             inner.lost_wakers.extend(waker);
         }
@@ -311,7 +311,7 @@ impl DriveState {
     pub(crate) fn fail(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.faults.failed = true;
-        self.lose_flights(&mut inner, &mut |rng, _| rng.chance(1, 2), false);
+        self.lose_in_flight(&mut inner, &mut |rng, _| rng.chance(1, 2), false);
         let wakers = mem::take(&mut inner.lost_wakers);
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
@@ -321,7 +321,7 @@ impl DriveState {
     pub(crate) fn pull(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.generation += 1;
-        self.lose_flights(&mut inner, &mut |rng, _| rng.chance(1, 2), false);
+        self.lose_in_flight(&mut inner, &mut |rng, _| rng.chance(1, 2), false);
         let wakers = mem::take(&mut inner.lost_wakers);
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
@@ -332,7 +332,7 @@ impl DriveState {
         let mut inner = self.inner.borrow_mut();
         inner.generation += 1;
         inner.store.power_cut(survives);
-        self.lose_flights(&mut inner, &mut |_, offset| survives(offset), true);
+        self.lose_in_flight(&mut inner, &mut |_, offset| survives(offset), true);
         let wakers = mem::take(&mut inner.lost_wakers);
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
@@ -348,13 +348,13 @@ impl DriveState {
 
     /// How many operations are held back: no event will complete them.
     pub(crate) fn held_count(&self) -> usize {
-        self.inner.borrow().flights.iter().filter(|flight| flight.held).count()
+        self.inner.borrow().in_flight.iter().filter(|request_in_flight| request_in_flight.held).count()
     }
 
     /// How many operations have no result yet, or one that their future has not fetched.
     pub(crate) fn in_flight(&self) -> usize {
         let inner = self.inner.borrow();
-        inner.flights.len() - inner.free.len()
+        inner.in_flight.len() - inner.free.len()
     }
 
     /// Lets held operations complete, unless the drive hangs.
@@ -363,10 +363,10 @@ impl DriveState {
         if inner.faults.answers_nothing() {
             return;
         }
-        for slot in 0..inner.flights.len() {
-            let flight = &mut inner.flights[slot];
-            if mem::take(&mut flight.held) {
-                let serial = flight.serial;
+        for slot in 0..inner.in_flight.len() {
+            let request_in_flight = &mut inner.in_flight[slot];
+            if mem::take(&mut request_in_flight.held) {
+                let serial = request_in_flight.serial;
                 self.schedule(&mut inner, slot as u32, serial);
             }
         }
@@ -375,12 +375,12 @@ impl DriveState {
     /// Asks for the result of an operation in flight.
     pub(crate) fn poll(&self, slot: u32, waker: &Waker) -> Option<OpResult> {
         let mut inner = self.inner.borrow_mut();
-        let flight = &mut inner.flights[slot as usize];
-        if let Some(result) = flight.result.take() {
+        let request_in_flight = &mut inner.in_flight[slot as usize];
+        if let Some(result) = request_in_flight.result.take() {
             inner.release(slot);
             return Some(result);
         }
-        match &mut flight.waker {
+        match &mut request_in_flight.waker {
             Some(known) => known.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
@@ -390,11 +390,11 @@ impl DriveState {
     /// The future of an operation in flight was dropped.
     pub(crate) fn abandon(&self, slot: u32) {
         let mut inner = self.inner.borrow_mut();
-        let flight = &mut inner.flights[slot as usize];
-        let waker = flight.waker.take();
-        let result = flight.result.take();
-        flight.abandoned = true;
-        if flight.request.is_none() {
+        let request_in_flight = &mut inner.in_flight[slot as usize];
+        let waker = request_in_flight.waker.take();
+        let result = request_in_flight.result.take();
+        request_in_flight.abandoned = true;
+        if request_in_flight.request.is_none() {
             inner.release(slot);
         }
         drop(inner);
@@ -412,28 +412,34 @@ impl Inner {
         self.serial_last += 1;
         let serial = self.serial_last;
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.flights.push(Flight::default());
-            (self.flights.len() - 1) as u32
+            self.in_flight.push(InFlightRequest::default());
+            (self.in_flight.len() - 1) as u32
         });
-        let flight = Flight { serial, request: Some(request), waker: Some(waker.clone()), held, ..Flight::default() };
-        self.flights[slot as usize] = flight;
+        let request_in_flight = InFlightRequest {
+            serial,
+            request: Some(request),
+            waker: Some(waker.clone()),
+            held,
+            ..InFlightRequest::default()
+        };
+        self.in_flight[slot as usize] = request_in_flight;
         (slot, serial)
     }
 
     fn release(&mut self, slot: u32) {
-        self.flights[slot as usize] = Flight::default();
+        self.in_flight[slot as usize] = InFlightRequest::default();
         self.free.push(slot);
     }
 
     /// Leaves the result for its future; gives the waker to be woken once no borrow is held.
     fn land(&mut self, slot: u32, result: OpResult) -> Option<Waker> {
-        let flight = &mut self.flights[slot as usize];
-        if flight.abandoned {
+        let request_in_flight = &mut self.in_flight[slot as usize];
+        if request_in_flight.abandoned {
             self.release(slot);
             return None;
         }
-        flight.result = Some(result);
-        flight.waker.take()
+        request_in_flight.result = Some(result);
+        request_in_flight.waker.take()
     }
 
     fn latency_draw(&mut self) -> Nanos {

@@ -3,7 +3,8 @@
 //! Invariants:
 //! 1. `content` is the data that reads return. `durable` is the data that the sectors in `dirty`
 //!    fall back to; it exists exactly while `dirty` is not 0. Its other sectors have no meaning.
-//! 2. A sector is settled as a whole: it is durable or it falls back, so a sector is never torn.
+//! 2. A sector is kept or lost as a whole: it is durable or it falls back, so a sector is never
+//!    torn.
 //! 3. A version of a sector that existed when a flush began is durable when the flush ends.
 
 use std::collections::VecDeque;

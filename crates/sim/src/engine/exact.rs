@@ -39,10 +39,10 @@ impl Model {
 }
 
 /// A range of mixed size and alignment: bytes, sectors, blocks, strips, stripes and stripe groups.
-pub fn any_range(rng: &mut Rng, size: u64, stripe: u64, unit: u64) -> (u64, u64) {
-    let grain = *rng.pick(&[1, 512, 512, 4096, 4096, 4096, stripe, unit]);
-    if grain == unit {
-        return (rng.below(size / unit) * unit, unit);
+pub fn any_range(rng: &mut Rng, size: u64, stripe: u64, stripe_group: u64) -> (u64, u64) {
+    let grain = *rng.pick(&[1, 512, 512, 4096, 4096, 4096, stripe, stripe_group]);
+    if grain == stripe_group {
+        return (rng.below(size / stripe_group) * stripe_group, stripe_group);
     }
     let longest = *rng.pick(&[grain, 4 * grain, stripe, 3 * stripe]);
     let start = rng.below(size) / grain * grain;
@@ -55,11 +55,12 @@ pub fn any_range(rng: &mut Rng, size: u64, stripe: u64, unit: u64) -> (u64, u64)
 pub async fn work(group: &Group, model: &mut Model, rng: &mut Rng, rounds: usize, width: usize) {
     let size = group.size();
     let geometry = &group.leader().shared().geometry;
-    let (stripe, unit) = (geometry.stripe_data(), geometry.stripe_data() * geometry.rows() * geometry.sets);
+    let (stripe, stripe_group) =
+        (geometry.stripe_data_bytes(), geometry.stripe_data_bytes() * geometry.rows() * geometry.sets);
     for _ in 0..rounds {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for _ in 0..width {
-            let (start, len) = any_range(rng, size, stripe, unit);
+            let (start, len) = any_range(rng, size, stripe, stripe_group);
             if ranges.iter().all(|&(other, other_len)| start + len <= other || other + other_len <= start) {
                 ranges.push((start, len));
             }

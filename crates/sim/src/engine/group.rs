@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use crate::{Counts, GroupDrive, Rng, Sim, SimDrive, SimEnv, Ways};
 use ::drive::{Drive, Env, join_all};
 use array::{
-    Array, AssembleError, Assembly, DriveId, Event, Fault, MemberIndex, Message, NewGroup, Peers, Place, Refusal,
+    Array, AssembleError, Assembly, DriveId, Event, Fault, MemberIndex, Message, NewGroup, Peers, Refusal, ShardPlace,
     assemble, create, load,
 };
 use format::{BLOCK, CrashSafety, Level, MemberState, Shape, Superblock, Uuid, superblock_offsets};
@@ -69,9 +69,9 @@ pub struct Group {
     /// Drives of other machines, on each shard, by their place in `drives`.
     pub(super) attached: BTreeMap<usize, Vec<Namespace<SimEnv>>>,
     /// Drives that were unreachable at the last attempt.
-    pub(super) away: Vec<SimDrive>,
+    pub(super) disconnected: Vec<SimDrive>,
     /// Places in `drives` whose drive was released.
-    pub(crate) let_go: Vec<usize>,
+    pub(crate) released: Vec<usize>,
     /// Keeps the shards alive for their peers.
     _arrays: Rc<Shards>,
 }
@@ -190,7 +190,7 @@ impl Group {
         Group::open(sim, drives, shards)
     }
 
-    /// As [`Group::create_with`], with some of the drives on shelves: they move there once the
+    /// As [`Group::create_with`], with some of the drives on targets: they move there once the
     /// group is made.
     pub fn create_over(
         sim: &Sim,
@@ -247,10 +247,10 @@ impl Group {
         shards: usize,
     ) -> Result<Group, AssembleError> {
         ways.quiet(&env).await;
-        let (mut there, mut away, mut attached) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let (mut there, mut disconnected, mut attached) = (Vec::new(), Vec::new(), BTreeMap::new());
         let mut by_shard: Vec<Vec<GroupDrive>> = (0..shards).map(|_| Vec::new()).collect();
         for drive in drives {
-            let handles = if ways.shelf(&drive).is_none() {
+            let handles = if ways.target(&drive).is_none() {
                 vec![GroupDrive::from(drive.clone()); shards]
             } else {
                 ways.mark(true);
@@ -260,7 +260,7 @@ impl Group {
                     known = ways.look(&env, &drive).await;
                 }
                 let Ok(known) = known else {
-                    away.push(drive);
+                    disconnected.push(drive);
                     continue;
                 };
                 let namespaces: Vec<_> = (0..shards).map(|_| Namespace::attach(&env, &known)).collect();
@@ -274,8 +274,8 @@ impl Group {
         let events = Rc::new(RefCell::new(Vec::new()));
         let heard = events.clone();
         let listener = Box::new(move |event| heard.borrow_mut().push(event));
-        let kept = env.kept(assembly.superblock.array.as_bytes(), array::kept_words(&assembly.superblock));
-        let loaded = load(&env, &assembly, &by_shard[0], Some(kept), listener).await?;
+        let warm = env.warm(assembly.superblock.array.as_bytes(), array::warm_words(&assembly.superblock));
+        let loaded = load(&env, &assembly, &by_shard[0], Some(warm), listener).await?;
         let left_out = [assembly.refused, loaded.left_out.clone()].concat();
         let arrays = Rc::new(RefCell::new(Vec::new()));
         let peers = Rc::new(SimPeers { env: env.clone(), arrays: Rc::downgrade(&arrays) });
@@ -283,7 +283,7 @@ impl Group {
             let array = match shard {
                 0 => loaded.lead(env.clone(), drives, shards, peers.clone()),
                 _ => {
-                    let place = Place { shard, shards };
+                    let place = ShardPlace { shard, shards };
                     Array::follow(env.clone(), loaded.shared.clone(), drives, place, peers.clone())
                 }
             };
@@ -302,8 +302,8 @@ impl Group {
             ways,
             left_out,
             attached,
-            away,
-            let_go: Vec::new(),
+            disconnected,
+            released: Vec::new(),
             _arrays: arrays,
         })
     }
@@ -361,9 +361,10 @@ impl Group {
 
     /// All drives that it had or tried to reach.
     fn into_drives(self) -> Vec<SimDrive> {
-        let Group { drives, away, let_go, .. } = self;
-        let there = drives.into_iter().enumerate().filter(|(place, _)| !let_go.contains(place)).map(|(_, drive)| drive);
-        there.chain(away).collect()
+        let Group { drives, disconnected, released, .. } = self;
+        let there =
+            drives.into_iter().enumerate().filter(|(place, _)| !released.contains(place)).map(|(_, drive)| drive);
+        there.chain(disconnected).collect()
     }
 
     /// Cuts the power of the machine and assembles the surviving drives.
@@ -373,7 +374,7 @@ impl Group {
         sim.block_on(Group::open_over(sim.env(), drives, ways, shards))
     }
 
-    /// Cuts the power of the machine, not of shelves.
+    /// Cuts the power of the machine, not of targets.
     pub fn cut(self, sim: &Sim) -> Vec<SimDrive> {
         sim.power_cut();
         self.into_drives().iter().map(SimDrive::reopen).collect()

@@ -23,7 +23,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use ::drive::Drive;
-use array::{Geometry, MemberIndex, UnitIndex};
+use array::{Geometry, MemberIndex, StripeGroup};
 use smallvec::{SmallVec, smallvec};
 
 pub use self::requests::{Asked, Request, perform, perform_on, settle, settle_with, verify_latest, work_for_a_crash};
@@ -117,7 +117,7 @@ type Entries = SmallVec<[Entry; 1]>;
 /// A request under way, strip by strip.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
-    unit: UnitIndex,
+    stripe_group: StripeGroup,
     row: u64,
     role: usize,
     start: u64,
@@ -198,8 +198,8 @@ impl History {
             let place = self.geometry.place(at);
             let step = place.left.min(start + len - at);
             pieces.push(Piece {
-                unit: place.unit,
-                row: place.x / self.geometry.strip,
+                stripe_group: place.stripe_group,
+                row: place.offset / self.geometry.strip_bytes,
                 role: place.role,
                 start: at,
                 len: step,
@@ -212,8 +212,9 @@ impl History {
             self.unsettled.insert(block);
         }
         for (index, piece) in pieces.iter().enumerate() {
-            let in_row =
-                |other: &&Piece| (other.unit, other.row) == (piece.unit, piece.row) && other.role != piece.role;
+            let in_row = |other: &&Piece| {
+                (other.stripe_group, other.row) == (piece.stripe_group, piece.row) && other.role != piece.role
+            };
             let others: SmallVec<[Piece; 4]> =
                 self.under_way.iter().chain(&pieces[..index]).filter(in_row).copied().collect();
             if others.is_empty() {
@@ -353,10 +354,10 @@ impl History {
     /// [`Violation`].
     pub fn check_unreadable(&self, start: u64, lost: &[Loss]) -> Result<(), Violation> {
         let place = self.geometry.place(start);
-        let MemberIndex(member) = self.geometry.member(place.unit, place.x, place.role);
+        let MemberIndex(member) = self.geometry.member(place.stripe_group, place.offset, place.role);
         // The unit that the group writes as a whole is in flight as a whole: with checksums 4 KiB,
         // for any sector size of the drives.
-        let grain = self.geometry.sector.max(self.block_bytes());
+        let grain = self.geometry.sector_bytes.max(self.block_bytes());
         let whole = self.range(start / grain * grain, grain);
         let around = || &self.blocks[whole.start as usize..whole.end as usize];
         let pending = || around().iter().flat_map(|entries| entries.iter().skip(1)).filter(|entry| entry.among_others);
@@ -466,7 +467,7 @@ impl History {
     fn violation(&self, block: u64, chunk: &[u8], instead: &str) -> Violation {
         let at = block * self.block_bytes();
         let place = self.geometry.place(at);
-        let MemberIndex(member) = self.geometry.member(place.unit, place.x, place.role);
+        let MemberIndex(member) = self.geometry.member(place.stripe_group, place.offset, place.role);
         let mut known = (0..=self.version_last).map(Version);
         let all = known.clone().find(|version| version.matches(at, chunk)).map(|version| self.name(version));
         let first = known.find(|version| version.matches(at, &chunk[..8])).map(|version| self.name(version));
@@ -476,11 +477,11 @@ impl History {
             (None, None) => format!("something unknown that begins with {:02x?}", &chunk[..8]),
         };
         Violation(format!(
-            "block {at}+{} (member {member}, unit {}, strip {}, column {}) is {found}; {instead}",
+            "block {at}+{} (member {member}, stripe group {}, strip {}, member offset {}) is {found}; {instead}",
             self.block_bytes(),
-            place.unit.0,
+            place.stripe_group.0,
             place.role,
-            place.x
+            place.offset
         ))
     }
 }

@@ -1,5 +1,5 @@
-//! Members on shelves: how they leave a group and come back. The rules are those of the daemon
-//! (`engine/drives/away.rs`).
+//! Members on targets: how they leave a group and come back. The rules are those of the daemon
+//! (`engine/drives/disconnected.rs`).
 
 use std::time::Duration;
 
@@ -35,16 +35,16 @@ impl Group {
         }
     }
 
-    /// Releases a drive of a shelf: returns when no command to it is executed any more.
-    pub async fn let_go(&mut self, place: usize) {
+    /// Releases a drive of a target: returns when no command to it is executed any more.
+    pub async fn release(&mut self, place: usize) {
         self.shards.iter().for_each(|shard| shard.uninstall(DriveId(place as u16)));
         if let Some(namespaces) = self.attached.remove(&place) {
             join_all(namespaces.iter().map(Namespace::close)).await;
         }
-        self.let_go.push(place);
+        self.released.push(place);
     }
 
-    /// Installs a drive of a shelf on every shard, if it can be reached.
+    /// Installs a drive of a target on every shard, if it can be reached.
     pub async fn install_remote(&mut self, drive: &SimDrive) -> Option<DriveId> {
         let known = self.ways.look(&self.env, drive).await.ok()?;
         let id = self.leader().shared().new_drive();
@@ -58,7 +58,7 @@ impl Group {
         Some(id)
     }
 
-    /// Puts a drive of a shelf back into its slot. It has left the group, or was absent at the
+    /// Puts a drive of a target back into its slot. It has left the group, or was absent at the
     /// assembly. False: it cannot be reached.
     ///
     /// # Panics
@@ -70,11 +70,11 @@ impl Group {
         let is_it = |place: &usize| self.drives[*place].index() == drive.index();
         let places: Vec<usize> = self.attached.keys().copied().filter(is_it).collect();
         for place in places {
-            self.let_go(place).await;
+            self.release(place).await;
         }
-        self.away.retain(|away| away.index() != drive.index());
+        self.disconnected.retain(|disconnected| disconnected.index() != drive.index());
         let Some(id) = self.install_remote(drive).await else {
-            self.away.push(drive.clone());
+            self.disconnected.push(drive.clone());
             return false;
         };
         let replaced = self.leader().replace(MemberIndex(member as u16), id, uuid(rng)).await;
@@ -82,7 +82,7 @@ impl Group {
         true
     }
 
-    /// Waits until every shard is connected to every drive of a shelf that the group has.
+    /// Waits until every shard is connected to every drive of a target that the group has.
     pub async fn until_reached(&self) {
         let is_live = |status: PathStatus| matches!(status.state, PathState::Live(_));
         let is_reached = |namespace: &Namespace<SimEnv>| namespace.paths().into_iter().any(is_live);

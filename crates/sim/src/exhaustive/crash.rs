@@ -9,7 +9,7 @@ use ::drive::{BlockError, BufMut};
 use array::Array;
 
 use super::Counts;
-use super::explore::{Explorer, Outcome};
+use super::explore::{Explorer, VolumeContent};
 use super::programs::Case;
 use super::states::{BLOCK_BYTES, Cut, Drives};
 use super::tape::{Point, Tape, in_turn, options};
@@ -85,7 +85,7 @@ impl Crash<'_> {
     }
 
     /// Whether users may read this after it.
-    pub fn may_be(&self, outcome: &Outcome) -> bool {
+    pub fn may_be(&self, outcome: &VolumeContent) -> bool {
         self.history.allows(outcome, &self.lost_in_crash())
     }
 
@@ -171,7 +171,7 @@ impl Crash<'_> {
             }
         }
         if self.lost.is_empty() && group.differences().await != 0 {
-            return Err(Violation("data and syndromes disagree after recovery".into()));
+            return Err(Violation("data and parity disagree after recovery".into()));
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
-use super::states::{Cut, Drives, Page, Place};
+use super::states::{Cut, Drives, Page, PageAddress};
 use crate::PageRc;
 use crate::engine::history::Version;
 use crate::rng::mix;
@@ -58,7 +58,7 @@ type Nodes = HashMap<Key, Node, BuildHasherDefault<AsItIs>>;
 
 /// The content that users read after a recovery: the version of each block, or that it is
 /// unreadable.
-pub(super) type Outcome = [Option<Version>];
+pub(super) type VolumeContent = [Option<Version>];
 
 /// Lists, each of which is kept once and has a number.
 struct Numbered<T>(RwLock<Lists<T>>);
@@ -100,7 +100,7 @@ impl<T: Clone + Eq + Hash> Numbered<T> {
 pub(super) struct Memo {
     /// By key, in parts that are locked on their own.
     nodes: [Mutex<Nodes>; 16],
-    orders: Numbered<Place>,
+    orders: Numbered<PageAddress>,
     outcomes: Numbered<Option<Version>>,
 }
 
@@ -141,7 +141,7 @@ struct Layer {
 
 /// A place that recovery has read.
 struct Read {
-    place: Place,
+    place: PageAddress,
     hash: u128,
     /// A choice was made for it, or may be at another point or in another program: there the tree
     /// branches.
@@ -160,7 +160,7 @@ pub(super) struct Explorer {
     /// How many of them are fixed.
     settled: usize,
     /// The end of the tree: the places read until there, and the key of their contents.
-    known: Vec<Place>,
+    known: Vec<PageAddress>,
     key: Key,
     /// The places that recovery has read, each once.
     reads: Vec<Read>,
@@ -189,7 +189,7 @@ impl Explorer {
 
     /// Advances to the next state that no recovery so far stands for, or whose result is not
     /// allowed here. Says whether there is one.
-    pub fn next(&mut self, memo: &Memo, may_be: impl Fn(&Outcome) -> bool) -> bool {
+    pub fn next(&mut self, memo: &Memo, may_be: impl Fn(&VolumeContent) -> bool) -> bool {
         while !std::mem::replace(&mut self.is_begun, true) || self.advance() {
             if self.follow(memo, &may_be) {
                 self.reads.clear();
@@ -213,9 +213,9 @@ impl Explorer {
     }
 
     /// Follows the tree from its root to its end, and says whether a recovery is needed there.
-    fn follow(&mut self, memo: &Memo, may_be: impl Fn(&Outcome) -> bool) -> bool {
+    fn follow(&mut self, memo: &Memo, may_be: impl Fn(&VolumeContent) -> bool) -> bool {
         self.key = self.root;
-        let mut known: Option<(Arc<[Place]>, u32)> = None;
+        let mut known: Option<(Arc<[PageAddress]>, u32)> = None;
         loop {
             match memo.node(self.key) {
                 Some(Node::End { outcome }) if may_be(&memo.outcomes.get(outcome)) => return false,
@@ -237,7 +237,7 @@ impl Explorer {
     }
 
     /// The content of a place, and whether a choice had to be made for it.
-    fn look(&mut self, place: Place) -> (Page, bool) {
+    fn look(&mut self, place: PageAddress) -> (Page, bool) {
         let (before, made) = (self.made.len(), &mut self.made);
         for (number, layer) in self.layers.iter_mut().enumerate().rev() {
             let made = |choice| made.push(Made { layer: number, choice });
@@ -249,7 +249,7 @@ impl Explorer {
     }
 
     /// The content of a place that recovery reads and has not written.
-    pub fn page(&mut self, place: Place) -> PageRc {
+    pub fn page(&mut self, place: PageAddress) -> PageRc {
         let (page, decided) = self.look(place);
         if !std::mem::replace(&mut self.is_read[place.0 as usize][place.1 as usize], true) {
             let branches = decided || self.layers[0].drives.borrow().is_data(place);
@@ -259,14 +259,14 @@ impl Explorer {
     }
 
     /// The recovery of this state ended well, with this result.
-    pub fn ended_well(&mut self, memo: &Memo, outcome: &Outcome) {
+    pub fn ended_well(&mut self, memo: &Memo, outcome: &VolumeContent) {
         // Places known to the tree are read again, most likely in the same order.
         let is_same = self.reads.iter().map(|read| &read.place).take(self.known.len()).eq(&self.known);
-        let again: HashSet<Place> = if is_same { HashSet::new() } else { self.known.iter().copied().collect() };
+        let again: HashSet<PageAddress> = if is_same { HashSet::new() } else { self.known.iter().copied().collect() };
         let new = self.reads.iter().skip(if is_same { self.known.len() } else { 0 });
         let new: Vec<&Read> = new.filter(|read| !again.contains(&read.place)).collect();
         let mut start = self.known.len();
-        let order: Vec<Place> = self.known.iter().copied().chain(new.iter().map(|read| read.place)).collect();
+        let order: Vec<PageAddress> = self.known.iter().copied().chain(new.iter().map(|read| read.place)).collect();
         let order_number = memo.orders.number_of(&order);
         let (mut key, mut contents) = (self.key, 0_u128);
         for (index, read) in (start + 1..).zip(&new) {

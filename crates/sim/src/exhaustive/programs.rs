@@ -67,10 +67,10 @@ impl Case {
         begin(self) == begin(other)
     }
 
-    /// Groups of members that play the same part: their strips are overwritten at the same columns
-    /// by each request, or they hold parity, or no request touches them. `first_stripe`: the
-    /// members of the group's first stripe by role. All requests lie in that stripe, except those
-    /// of the whole group.
+    /// Groups of members that play the same part: their strips are overwritten at the same member
+    /// offsets by each request, or they hold parity, or no request touches them. `first_stripe`:
+    /// the members of the group's first stripe by role. All requests lie in that stripe, except
+    /// those of the whole group.
     pub(super) fn alike(&self, first_stripe: &[usize]) -> Vec<Vec<usize>> {
         self.parts(first_stripe).into_values().collect()
     }
@@ -89,7 +89,7 @@ impl Case {
         for member in 0..usize::from(self.shape.members) {
             let part = match first_stripe.iter().position(|&other| other == member) {
                 Some(role) if role < self.shape.data_per_set() => Part::Data(self.written(role)),
-                Some(_) => Part::Syndrome,
+                Some(_) => Part::Parity,
                 None => Part::Nothing,
             };
             parts.entry((member / self.shape.members_per_set(), part)).or_default().push(member);
@@ -97,7 +97,7 @@ impl Case {
         parts
     }
 
-    /// The columns of a data strip of the first stripe that each request covers.
+    /// The member offsets of a data strip of the first stripe that each request covers.
     fn written(&self, role: usize) -> Vec<(u64, u64)> {
         let strip = role as u64 * STRIP_BYTES;
         let column = |byte: u64| byte.clamp(strip, strip + STRIP_BYTES) - strip;
@@ -109,9 +109,9 @@ impl Case {
 /// The part of a member in a program.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
-    /// Columns, by request, as start and end.
+    /// Member offsets, by request, as start and end.
     Data(Vec<(u64, u64)>),
-    Syndrome,
+    Parity,
     Nothing,
 }
 

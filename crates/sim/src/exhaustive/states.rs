@@ -7,11 +7,11 @@
 //! 1. *A structure with a checksum is present, missing, or damaged.* An operation outside of the
 //!    data region writes one structure (superblock, block of the map, frame of the log) under one
 //!    checksum. It is kept whole, not at all, or in a part; one part stands for all.
-//! 2. *Rows are independent.* Recovery treats each run of columns of a stripe separately; rows
-//!    share only the structures. So every state of a row is combined with every state of the
+//! 2. *Rows are independent.* Recovery treats each run of member offsets of a stripe separately;
+//!    rows share only the structures. So every state of a row is combined with every state of the
 //!    structures, and rows need not be combined with each other: the n-th block of each row, or
 //!    that of the same member, follows the same choice.
-//! 3. *Columns of a row are independent*, so a data block of 4 KiB stands for its sectors.
+//! 3. *Member offsets of a row are independent*, so a data block of 4 KiB stands for its sectors.
 //! 4. *Data strips that play the same part may change places.* Of the states that differ only in
 //!    the content that each of them keeps, one stands for all.
 //! 5. *A damaged frame of the log equals a missing one*: the pages of both have the same hash.
@@ -29,7 +29,7 @@ use crate::trace::{TapeEvent, TapeStep};
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
 /// A block of a drive.
-pub(crate) type Place = (u32, u64);
+pub(crate) type PageAddress = (u32, u64);
 
 /// The identity of a drive operation.
 type OpId = (u32, u64);
@@ -43,7 +43,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    pub fn new(bytes: &[u8], place: Place) -> Page {
+    pub fn new(bytes: &[u8], place: PageAddress) -> Page {
         let mut page = [0; BLOCK_BYTES as usize];
         page[..bytes.len()].copy_from_slice(bytes);
         let mut lanes = Page::lanes(place);
@@ -56,12 +56,12 @@ impl Page {
 
     /// The same bytes, in a place where recovery looks for frames and finds none: it does not use
     /// the bytes any further.
-    fn without_frame(&self, place: Place) -> Page {
+    fn without_frame(&self, place: PageAddress) -> Page {
         let [high, low] = Page::lanes(place);
         Page { bytes: self.bytes.clone(), hash: u128::from(high) << 64 | u128::from(low) }
     }
 
-    fn lanes(place: Place) -> [u64; 2] {
+    fn lanes(place: PageAddress) -> [u64; 2] {
         let seed = mix(u64::from(place.0) << 40 ^ place.1);
         [seed, mix(seed)]
     }
@@ -100,7 +100,7 @@ pub(crate) struct Drives {
     per_set: u32,
     /// The durable content, by drive and block; `None` where it is unchanged since before the tape.
     durable: Vec<Vec<Option<Page>>>,
-    pending: BTreeMap<Place, Vec<Version>>,
+    pending: BTreeMap<PageAddress, Vec<Version>>,
     /// Blocks of every operation that is not durable.
     ops: BTreeMap<OpId, Op>,
     /// The operations of each drive so far.
@@ -108,7 +108,7 @@ pub(crate) struct Drives {
 }
 
 struct Op {
-    places: Vec<Place>,
+    places: Vec<PageAddress>,
     fua: bool,
     done: bool,
     /// For a flush: the operations that were done when it began.
@@ -127,7 +127,7 @@ struct Asked {
 
 impl Asked {
     /// These blocks are to be written. Gives the value that stands for all operations until now.
-    fn begin(&mut self, places: &[Place]) -> u64 {
+    fn begin(&mut self, places: &[PageAddress]) -> u64 {
         let what = places.first().map_or(0, |first| mix(first.1 << 32 | places.len() as u64));
         self.begun = mix(self.begun ^ what);
         self.begun
@@ -200,8 +200,8 @@ impl Drives {
         op.is_some_and(|op| op.fua || op.covers.is_some())
     }
 
-    fn start(&mut self, id: OpId, pages: Vec<(Place, Page)>, fua: bool) {
-        let places: Vec<Place> = pages.iter().map(|(place, _)| *place).collect();
+    fn start(&mut self, id: OpId, pages: Vec<(PageAddress, Page)>, fua: bool) {
+        let places: Vec<PageAddress> = pages.iter().map(|(place, _)| *place).collect();
         let asked = self.asked[id.0 as usize].begin(&places);
         let is_damaged_by_parts = places.len() > 1 && self.rings.contains(&places[0].1);
         for (place, page) in pages {
@@ -251,7 +251,7 @@ impl Drives {
     }
 
     /// The place has exactly one version that is not durable, and it differs from the durable one.
-    fn lacks(&self, place: Place) -> bool {
+    fn lacks(&self, place: PageAddress) -> bool {
         let durable = &self.durable[place.0 as usize][place.1 as usize];
         let versions = self.pending.get(&place).map_or(&[][..], |versions| versions);
         match (durable, versions) {
@@ -260,7 +260,7 @@ impl Drives {
         }
     }
 
-    pub fn is_data(&self, place: Place) -> bool {
+    pub fn is_data(&self, place: PageAddress) -> bool {
         self.data.contains(&place.1)
     }
 
@@ -277,7 +277,7 @@ impl Drives {
             }
         }
         let blocks = self.pending.iter().filter(|(place, _)| self.is_data(**place) && is_there(place.0));
-        let blocks: Vec<(Place, usize)> = blocks.map(|(place, versions)| (*place, 1 + versions.len())).collect();
+        let blocks: Vec<(PageAddress, usize)> = blocks.map(|(place, versions)| (*place, 1 + versions.len())).collect();
         let exchanged = self.exchangeable(alike, &blocks, is_there);
         // Drives that may change places have choices of their own, so that the choices change
         // places with them.
@@ -318,7 +318,7 @@ impl Drives {
     fn exchangeable(
         &self,
         alike: &[Vec<usize>],
-        blocks: &[(Place, usize)],
+        blocks: &[(PageAddress, usize)],
         is_there: impl Fn(u32) -> bool,
     ) -> Vec<Vec<u32>> {
         // In other stripes they play other parts.
@@ -344,7 +344,7 @@ struct Choices {
     of_ops: HashMap<OpId, usize>,
     /// The choices of data blocks, and their own options: 0 the durable version, or one of the
     /// others.
-    of_blocks: HashMap<Place, (usize, usize)>,
+    of_blocks: HashMap<PageAddress, (usize, usize)>,
     /// Groups of drives that may change places: for each drive its choices, in the same order of
     /// subjects.
     alike: Vec<Vec<Vec<usize>>>,
@@ -450,7 +450,12 @@ impl Cut {
 
     /// The content of a place, if it is on the tape. `made` is called for choices that are needed
     /// for it and are still open: they take their first option.
-    pub fn page<'a>(&mut self, drives: &'a Drives, place: Place, mut made: impl FnMut(usize)) -> Option<&'a Page> {
+    pub fn page<'a>(
+        &mut self,
+        drives: &'a Drives,
+        place: PageAddress,
+        mut made: impl FnMut(usize),
+    ) -> Option<&'a Page> {
         let durable = drives.durable[place.0 as usize][place.1 as usize].as_ref();
         let Some(versions) = drives.pending.get(&place) else { return durable };
         let choices = self.choices.clone();

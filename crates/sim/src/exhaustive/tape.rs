@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
 
-use array::{Geometry, UnitIndex};
+use array::{Geometry, StripeGroup};
 use format::{CrashSafety, Layout, LayoutError, Shape};
 
 use super::programs::{Before, Case, Op};
@@ -31,7 +31,7 @@ fn layout(shape: &Shape, protection: Protection) -> Layout {
 /// The members of the first stripe, by role.
 pub(super) fn first_stripe(shape: &Shape, protection: Protection) -> Vec<usize> {
     let geometry = Geometry::new(shape, &layout(shape, protection), BLOCK_BYTES as u32);
-    (0..geometry.strips()).map(|role| usize::from(geometry.member(UnitIndex(0), 0, role).0)).collect()
+    (0..geometry.strips()).map(|role| usize::from(geometry.member(StripeGroup(0), 0, role).0)).collect()
 }
 
 /// The drives' operations, and the contents that may be read after a crash.
@@ -152,7 +152,7 @@ pub(super) fn record(case: &Case) -> Recording {
     let images = (0..drives.len()).map(|index| (0..pages).map(|number| page(index, number)).collect()).collect();
     let geometry = group.leader().shared().geometry.clone();
     let first = geometry.data_start / BLOCK_BYTES;
-    let data = first..first + geometry.bands * geometry.unit / BLOCK_BYTES;
+    let data = first..first + geometry.bands * geometry.stripe_group_bytes / BLOCK_BYTES;
     let rings = format::log::rings(&layout(&case.shape, case.protection));
     let rings = rings.offset / BLOCK_BYTES..rings.end() / BLOCK_BYTES;
     sim.tape_start();

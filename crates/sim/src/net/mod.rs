@@ -9,10 +9,10 @@
 //! host ── SimWriter ──> Pipe (to the target) ──> SimReader ── target
 //!      <─ SimReader ─── Pipe (to the host)   <── SimWriter ──
 //! ```
-//! Both pipes lie on the [`Line`] of an address, which may be cut in either direction. Each may
-//! stall independently, as the links of a bundle do.
+//! Both pipes lie on the [`NetworkLink`] of an address, which may be cut in either direction. Each
+//! may stall independently, as the links of a bundle do.
 
-mod line;
+mod link;
 mod pipe;
 
 use std::cell::Cell;
@@ -25,22 +25,22 @@ use std::time::Duration;
 use ::drive::{BufMut, Env, Segments};
 use initiator::{Address, Network, Reader, Writer};
 
-use self::line::{Line, Presence};
+use self::link::{NetworkLink, Presence};
 use self::pipe::{Pipe, carry};
 use crate::world::{Owner, SimEnv, World};
 
-pub use self::line::Way;
+pub use self::link::Way;
 
 /// All lines, and the connections on them.
 #[derive(Default)]
-pub(crate) struct Lines {
-    lines: BTreeMap<Address, Rc<Line>>,
+pub(crate) struct NetworkLinks {
+    links: BTreeMap<Address, Rc<NetworkLink>>,
     /// In the order in which they were made.
-    connections: BTreeMap<Address, Vec<Weak<Link>>>,
+    connections: BTreeMap<Address, Vec<Weak<Connection>>>,
 }
 
 /// The two pipes of a connection.
-struct Link {
+struct Connection {
     to_target: Rc<Pipe>,
     to_host: Rc<Pipe>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Socket {
     outgoing: Rc<Pipe>,
     world: Rc<World>,
     owner: Cell<Owner>,
-    _link: Rc<Link>,
+    _link: Rc<Connection>,
 }
 
 impl Drop for Socket {
@@ -102,61 +102,61 @@ impl Network for SimEnv {
     type Writer = SimWriter;
 
     async fn connect(&self, address: &Address) -> io::Result<(SimReader, SimWriter)> {
-        let line = self.world.lines.borrow_mut().line(address);
+        let link = self.world.links.borrow_mut().link(address);
         for way in [Way::ToTarget, Way::ToHost] {
-            Env::sleep(self, Duration::from_nanos(line.delay(self))).await;
-            while !line.is_open(way) {
-                line.reopened(self, way).await;
+            Env::sleep(self, Duration::from_nanos(link.delay(self))).await;
+            while !link.is_open(way) {
+                link.reopened(self, way).await;
             }
         }
-        if line.presence.get() != Presence::Listener {
+        if link.presence.get() != Presence::Listener {
             return Err(ErrorKind::ConnectionRefused.into());
         }
-        let link = Rc::new(Link {
-            to_target: Pipe::new(line.clone(), Way::ToTarget),
-            to_host: Pipe::new(line.clone(), Way::ToHost),
+        let connection = Rc::new(Connection {
+            to_target: Pipe::new(link.clone(), Way::ToTarget),
+            to_host: Pipe::new(link.clone(), Way::ToHost),
         });
-        self.world.lines.borrow_mut().note(address, &link);
+        self.world.links.borrow_mut().note(address, &connection);
         let between = self.between_machines();
-        Env::spawn(&between, carry(between.clone(), link.to_target.clone(), link.to_host.clone()));
-        Env::spawn(&between, carry(between.clone(), link.to_host.clone(), link.to_target.clone()));
+        Env::spawn(&between, carry(between.clone(), connection.to_target.clone(), connection.to_host.clone()));
+        Env::spawn(&between, carry(between.clone(), connection.to_host.clone(), connection.to_target.clone()));
         let end = |incoming: &Rc<Pipe>, outgoing: &Rc<Pipe>| {
             let (incoming, outgoing) = (incoming.clone(), outgoing.clone());
             let (world, owner) = (self.world.clone(), Cell::new(Owner::NETWORK));
-            Rc::new(Socket { incoming, outgoing, world, owner, _link: link.clone() })
+            Rc::new(Socket { incoming, outgoing, world, owner, _link: connection.clone() })
         };
-        line.arrive(end(&link.to_target, &link.to_host));
-        Ok(split(end(&link.to_host, &link.to_target), self))
+        link.arrive(end(&connection.to_target, &connection.to_host));
+        Ok(split(end(&connection.to_host, &connection.to_target), self))
     }
 }
 
-impl Lines {
-    fn line(&mut self, address: &Address) -> Rc<Line> {
-        self.lines.entry(address.clone()).or_insert_with(Line::new).clone()
+impl NetworkLinks {
+    fn link(&mut self, address: &Address) -> Rc<NetworkLink> {
+        self.links.entry(address.clone()).or_insert_with(NetworkLink::new).clone()
     }
 
-    fn note(&mut self, address: &Address, link: &Rc<Link>) {
+    fn note(&mut self, address: &Address, connection: &Rc<Connection>) {
         let all = self.connections.entry(address.clone()).or_default();
         all.retain(|known| known.strong_count() > 0);
-        all.push(Rc::downgrade(link));
+        all.push(Rc::downgrade(connection));
     }
 }
 
 /// An address with a listener. Dropping this ends listening.
 pub(crate) struct Listener {
     env: SimEnv,
-    line: Rc<Line>,
+    link: Rc<NetworkLink>,
 }
 
 impl Listener {
     pub fn bind(env: &SimEnv, address: &Address) -> Listener {
-        let line = env.world.lines.borrow_mut().line(address);
-        line.set_presence(Presence::Listener, Env::now(env));
-        Listener { env: env.clone(), line }
+        let link = env.world.links.borrow_mut().link(address);
+        link.set_presence(Presence::Listener, Env::now(env));
+        Listener { env: env.clone(), link }
     }
 
     pub async fn accept(&self) -> (SimReader, SimWriter) {
-        split(self.line.accept().await, &self.env)
+        split(self.link.accept().await, &self.env)
     }
 }
 
@@ -164,7 +164,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let gone = self.env.world.has_vanished(self.env.owner);
         let presence = if gone { Presence::Nothing } else { Presence::Machine };
-        self.line.set_presence(presence, Env::now(&self.env));
+        self.link.set_presence(presence, Env::now(&self.env));
     }
 }
 
@@ -174,19 +174,19 @@ pub struct SimNetwork {
 }
 
 impl SimNetwork {
-    fn line(&self, address: &Address) -> Rc<Line> {
-        self.world.lines.borrow_mut().line(address)
+    fn link(&self, address: &Address) -> Rc<NetworkLink> {
+        self.world.links.borrow_mut().link(address)
     }
 
     /// No bytes arrive in one direction any more, and no connection can be made. Lost data are sent
     /// again and again.
     pub fn cut(&self, address: &Address, way: Way) {
-        self.line(address).set_cut(way, true, self.world.now());
+        self.link(address).set_cut(way, true, self.world.now());
     }
 
     /// Ends a cut.
     pub fn heal(&self, address: &Address, way: Way) {
-        self.line(address).set_cut(way, false, self.world.now());
+        self.link(address).set_cut(way, false, self.world.now());
     }
 
     /// Ends all cuts.
@@ -196,23 +196,23 @@ impl SimNetwork {
 
     /// The connections to an address with at least one end that is not closed, oldest first.
     pub fn connections(&self, address: &Address) -> Vec<SimConnection> {
-        let lines = self.world.lines.borrow();
-        let all = lines.connections.get(address).into_iter().flatten().filter_map(Weak::upgrade);
-        all.map(|link| SimConnection { link, world: self.world.clone() }).collect()
+        let links = self.world.links.borrow();
+        let all = links.connections.get(address).into_iter().flatten().filter_map(Weak::upgrade);
+        all.map(|connection| SimConnection { connection, world: self.world.clone() }).collect()
     }
 }
 
 /// A connection, for tests that inject faults.
 pub struct SimConnection {
-    link: Rc<Link>,
+    connection: Rc<Connection>,
     world: Rc<World>,
 }
 
 impl SimConnection {
     fn pipe(&self, way: Way) -> &Pipe {
         match way {
-            Way::ToTarget => &self.link.to_target,
-            Way::ToHost => &self.link.to_host,
+            Way::ToTarget => &self.connection.to_target,
+            Way::ToHost => &self.connection.to_host,
         }
     }
 
@@ -224,7 +224,7 @@ impl SimConnection {
     /// Both ends find the connection reset. Bytes in flight do not arrive.
     pub fn reset(&self) {
         let keeps = self.world.rng.borrow_mut().chance(1, 2);
-        for pipe in [&self.link.to_target, &self.link.to_host] {
+        for pipe in [&self.connection.to_target, &self.connection.to_host] {
             pipe.fail_sender(ErrorKind::ConnectionReset, true);
             pipe.fail_receiver(ErrorKind::ConnectionReset, keeps);
         }
@@ -233,8 +233,8 @@ impl SimConnection {
     /// The host's kernel gives the connection up. The target is not notified, and sent bytes still
     /// arrive.
     pub fn time_out(&self) {
-        self.link.to_target.fail_sender(ErrorKind::TimedOut, false);
-        self.link.to_host.fail_receiver(ErrorKind::TimedOut, true);
+        self.connection.to_target.fail_sender(ErrorKind::TimedOut, false);
+        self.connection.to_host.fail_receiver(ErrorKind::TimedOut, true);
     }
 
     /// Bytes that have arrived in one direction.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ::drive::{Env, Nanos};
 
-use super::line::{Line, Way};
+use super::link::{NetworkLink, Way};
 use crate::world::SimEnv;
 
 /// Bytes that a sender's kernel accepts before the network has delivered them.
@@ -45,7 +45,7 @@ struct State {
 }
 
 pub(super) struct Pipe {
-    pub line: Rc<Line>,
+    pub link: Rc<NetworkLink>,
     pub way: Way,
     state: RefCell<State>,
     /// Bytes that have arrived, for tests.
@@ -59,8 +59,8 @@ fn wake(waker: Option<Waker>) {
 }
 
 impl Pipe {
-    pub fn new(line: Rc<Line>, way: Way) -> Rc<Pipe> {
-        Rc::new(Pipe { line, way, state: RefCell::default(), carried: Cell::new(0) })
+    pub fn new(link: Rc<NetworkLink>, way: Way) -> Rc<Pipe> {
+        Rc::new(Pipe { link, way, state: RefCell::default(), carried: Cell::new(0) })
     }
 
     /// Puts a part of `bytes` in flight, or all. Gives how many bytes.
@@ -225,25 +225,25 @@ impl Pipe {
 /// Delivers the bytes sent through a pipe, until its end.
 pub(super) async fn carry(env: SimEnv, pipe: Rc<Pipe>, back: Rc<Pipe>) {
     while pipe.has_work().await {
-        let delay = pipe.line.delay(&env);
+        let delay = pipe.link.delay(&env);
         Env::sleep(&env, Duration::from_nanos(delay)).await;
         let mut was_lost = false;
         loop {
             let stalled = pipe.state.borrow().stalled_until.saturating_sub(Env::now(&env));
             if stalled > 0 {
                 Env::sleep(&env, Duration::from_nanos(stalled)).await;
-            } else if pipe.line.is_open(pipe.way) {
+            } else if pipe.link.is_open(pipe.way) {
                 break;
             } else {
                 was_lost = true;
-                pipe.line.reopened(&env, pipe.way).await;
+                pipe.link.reopened(&env, pipe.way).await;
             }
         }
         pipe.deliver(&env, &back);
         // After a loss only the first segment is sent again until that is acknowledged: RFC 6298,
         // clause 5.4.
-        while was_lost && !pipe.line.is_open(pipe.way.back()) {
-            pipe.line.reopened(&env, pipe.way.back()).await;
+        while was_lost && !pipe.link.is_open(pipe.way.back()) {
+            pipe.link.reopened(&env, pipe.way.back()).await;
         }
     }
 }

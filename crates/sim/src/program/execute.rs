@@ -16,7 +16,7 @@ use super::promise::{Fault, Ledger, fires_cut, is_promised};
 use super::{Ask, CrashKind, Pace, Program, Setup, Step};
 use crate::engine::history::{self, Asked, History, Loss, Request, perform, perform_on};
 use crate::engine::{Group, subsets};
-use crate::{DriveOptions, Latency, Outage, PageRc, Rng, Shelf, Sim, SimDrive, SimEnv, Ways};
+use crate::{DriveOptions, Latency, Outage, PageRc, Rng, Sim, SimDrive, SimEnv, Target, Ways};
 
 /// Polls in one run: far above the need of any program.
 const STEPS_MAX: u64 = 50_000_000;
@@ -104,17 +104,17 @@ struct Run {
     ledger: Ledger,
     cut: Option<Cut>,
     ways: Rc<Ways>,
-    /// The shelf and the drive of each member that is on one.
-    shelves: BTreeMap<usize, (Shelf, SimDrive)>,
+    /// The target and the drive of each member that is on one.
+    targets: BTreeMap<usize, (Target, SimDrive)>,
     /// Mishaps that have not ended.
     mishaps: Rc<Cell<usize>>,
     /// Drives that were left out of an assembly, by their former member.
-    aside: Vec<(usize, SimDrive)>,
+    removed: Vec<(usize, SimDrive)>,
     outages: Vec<outages::Armed>,
     /// Outages that come with the next start.
     due: Vec<outages::Due>,
-    /// Drives that were away when the group was started.
-    away: Vec<SimDrive>,
+    /// Drives that were disconnected when the group was started.
+    disconnected: Vec<SimDrive>,
     /// Drives were damaged, and only a scrub finds all of the damage.
     damaged: bool,
     /// Members that a rebuild is to fill.
@@ -140,15 +140,15 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
     if setup.buggify {
         sim.enable_buggify();
     }
-    let (mut ways, mut shelves) = (Ways::default(), BTreeMap::new());
+    let (mut ways, mut targets) = (Ways::default(), BTreeMap::new());
     for (member, drive) in drives.iter().enumerate().filter(|(member, _)| setup.remote.has(*member)) {
         let drives = std::slice::from_ref(drive);
-        let shelf = Shelf::new(&sim, &format!("shelf{member}"), drives, setup.remote.addresses);
-        ways.add(&shelf, drives);
-        shelves.insert(member, (shelf, drive.clone()));
+        let target = Target::new(&sim, &format!("target{member}"), drives, setup.remote.addresses);
+        ways.add(&target, drives);
+        targets.insert(member, (target, drive.clone()));
     }
     let ways = Rc::new(ways);
-    let group = match shelves.is_empty() {
+    let group = match targets.is_empty() {
         true => Group::create_with(&sim, setup.shape, setup.protection, drives, setup.shards),
         false => Group::create_over(&sim, setup.shape, setup.protection, drives, ways.clone(), setup.shards),
     };
@@ -165,12 +165,12 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
         rng,
         cut: None,
         ways,
-        shelves,
+        targets,
         mishaps: Rc::default(),
-        aside: Vec::new(),
+        removed: Vec::new(),
         outages: Vec::new(),
         due: Vec::new(),
-        away: Vec::new(),
+        disconnected: Vec::new(),
         damaged: false,
         filling: Vec::new(),
         exchanged: None,
@@ -393,7 +393,7 @@ impl Run {
             self.tally.borrow_mut().crashes += 1;
             self.sim.stop_after(after);
             self.arm_due(&drives);
-            let there: Vec<SimDrive> = living(&drives).into_iter().filter(|drive| !drive.is_away()).collect();
+            let there: Vec<SimDrive> = living(&drives).into_iter().filter(|drive| !drive.is_disconnected()).collect();
             let (env, mut rng) = (self.sim.env(), self.rng.fork());
             let (troubled, pulled) = (self.is_troubled(), self.pulled());
             self.sim.try_block_on(async {
@@ -403,7 +403,7 @@ impl Run {
                     Err(error) => panic!("the group can be assembled: {error}"),
                 };
                 if self.excuse().is_empty() && self.pulled() == pulled {
-                    let losses = self.with_those_away(&group, &losses);
+                    let losses = self.with_those_disconnected(&group, &losses);
                     history::settle_with(&group, &self.history, &mut rng, &losses).await;
                 }
             });
@@ -421,7 +421,7 @@ impl Run {
         self.tally.borrow_mut().recoveries += 1;
         if settle {
             self.end_outages(true);
-            let lost = self.with_those_away(&group, lost);
+            let lost = self.with_those_disconnected(&group, lost);
             let mut rng = self.rng.fork();
             self.sim.block_on(history::settle_with(&group, &self.history, &mut rng, &lost));
             // Blocks are lost and found in units of 4 KiB, for any sector size of the drives.
@@ -443,12 +443,14 @@ impl Run {
 
     /// The losses, and the members that were unreachable when the group was assembled, or at an
     /// attempt to do so.
-    fn with_those_away(&self, group: &Group, losses: &[Loss]) -> Vec<Loss> {
+    fn with_those_disconnected(&self, group: &Group, losses: &[Loss]) -> Vec<Loss> {
         let mut losses = losses.to_vec();
-        for member in (0..usize::from(self.setup.shape.members)).filter(|&member| self.ledger.may_be_away(member)) {
+        for member in
+            (0..usize::from(self.setup.shape.members)).filter(|&member| self.ledger.may_be_disconnected(member))
+        {
             let is_there = matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding);
-            let was_away = is_there && self.failed_at_start(group.member(member));
-            if (!is_there || was_away) && losses.iter().all(|loss| loss.member != member) {
+            let was_disconnected = is_there && self.failed_at_start(group.member(member));
+            if (!is_there || was_disconnected) && losses.iter().all(|loss| loss.member != member) {
                 losses.push(Loss::in_power_cut(member));
             }
         }
@@ -471,7 +473,7 @@ impl Run {
         let mut left = Vec::new();
         for drive in drives {
             match absent.iter().find(|(_, absent)| *absent == drive.index()) {
-                Some((member, _)) => self.aside.push((*member, drive)),
+                Some((member, _)) => self.removed.push((*member, drive)),
                 None => left.push(drive),
             }
         }
@@ -516,7 +518,7 @@ impl Run {
         }
         const TIMES_MAX: usize = 20;
         for _ in 0..TIMES_MAX {
-            let was_one = self.bring_back_remote() | self.bring_back_away();
+            let was_one = self.bring_back_remote() | self.reconnect_all();
             self.settle_members();
             if was_one {
                 continue;
@@ -580,7 +582,7 @@ impl Run {
             if self.damaged {
                 self.scrub();
             }
-            assert_eq!(self.sim.block_on(self.group().differences()), 0, "data and syndromes disagree");
+            assert_eq!(self.sim.block_on(self.group().differences()), 0, "data and parity disagree");
             self.verify_without_members();
         }
     }
@@ -600,8 +602,8 @@ impl Run {
         let mut left = Vec::new();
         for members in members.chunks(per_set) {
             let lost = self.rng.pick(&sets).clone();
-            let kept = members.iter().enumerate().filter(|(local, _)| !lost.contains(local));
-            left.extend(kept.map(|(_, drive)| drive.reopen()));
+            let warm = members.iter().enumerate().filter(|(local, _)| !lost.contains(local));
+            left.extend(warm.map(|(_, drive)| drive.reopen()));
         }
         let group = Group::open(&self.sim, left, 1);
         let mut rng = self.rng.fork();

@@ -21,7 +21,7 @@ pub fn generate(seed: u64) -> Program {
     program(seed, setup, rng)
 }
 
-/// As [`generate`], with members on shelves, and network faults.
+/// As [`generate`], with members on targets, and network faults.
 pub fn generate_remote(seed: u64) -> Program {
     let mut rng = Rng::new(seed ^ 0x73_68_65_6c_66);
     let mut setup = setup(&mut rng);
@@ -222,8 +222,8 @@ fn mishap(rng: &mut Rng, member: usize) -> Step {
         2 => Mishap::TimeOut,
         3..5 => Mishap::Stall(*rng.pick(&[Way::ToTarget, Way::ToHost])),
         5..8 => Mishap::Split { to_target, to_host },
-        8 => Mishap::ShelfPower,
-        _ => Mishap::ShelfKill,
+        8 => Mishap::TargetPower,
+        _ => Mishap::TargetKill,
     };
     let longest = *rng.pick(&[10, 1000, 6000, 20_000, 60_000]);
     let after = *rng.pick(&[1, 300, 3000, 3_000_000]);

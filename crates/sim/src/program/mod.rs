@@ -47,27 +47,27 @@ pub struct Setup {
     pub buggify: bool,
     /// Users access a volume that lies in the group in pieces, not the group itself.
     pub in_pieces: bool,
-    /// Which members are on shelves.
+    /// Which members are on targets.
     pub remote: Remote,
 }
 
-/// Which members are on a shelf, each on one of its own.
+/// Which members are on a target, each on one of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Remote {
     /// A bit for each member.
     pub members: u64,
-    /// Addresses of each shelf.
+    /// Addresses of each target.
     pub addresses: usize,
 }
 
 impl Remote {
-    /// The member is on a shelf.
+    /// The member is on a target.
     pub fn has(&self, member: usize) -> bool {
         self.members >> member & 1 == 1
     }
 }
 
-/// A fault of the path to a shelf, or of the shelf.
+/// A fault of the path to a target, or of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mishap {
     /// All connections are reset.
@@ -78,15 +78,15 @@ pub enum Mishap {
     Stall(Way),
     /// No data arrive, in some directions.
     Split {
-        /// No data arrive at the shelf.
+        /// No data arrive at the target.
         to_target: bool,
         /// No data arrive at the host.
         to_host: bool,
     },
-    /// The shelf loses its power.
-    ShelfPower,
+    /// The target loses its power.
+    TargetPower,
     /// The process that serves the drive is killed.
-    ShelfKill,
+    TargetKill,
 }
 
 /// A request of a user. When it is executed, its range is mapped into the group and rounded to
@@ -217,7 +217,7 @@ pub enum Step {
         /// Factor on latencies, at least 1.
         factor: u32,
     },
-    /// A fault between the group and a member on a shelf, while other steps run.
+    /// A fault between the group and a member on a target, while other steps run.
     Mishap {
         /// The member.
         member: usize,
@@ -388,8 +388,8 @@ impl fmt::Display for Step {
                     Mishap::Split { to_target: true, to_host: true } => format!("cut off for {ms} ms"),
                     Mishap::Split { to_target: true, .. } => format!("cut off one way, there, for {ms} ms"),
                     Mishap::Split { .. } => format!("cut off one way, back, for {ms} ms"),
-                    Mishap::ShelfPower => format!("its shelf has no power for {ms} ms"),
-                    Mishap::ShelfKill => format!("its shelf's process is killed, and started after {ms} ms"),
+                    Mishap::TargetPower => format!("its target has no power for {ms} ms"),
+                    Mishap::TargetKill => format!("its target's process is killed, and started after {ms} ms"),
                 };
                 write!(formatter, "member {member}, after {after_us} us: {what}")
             }
@@ -403,7 +403,10 @@ impl fmt::Display for Step {
                 if without.is_empty() { Ok(()) } else { write!(formatter, " without members {without:?}") }
             }
             Step::Own { first, count, run, after_us } => {
-                write!(formatter, "after {after_us} us, {count} shards from {first} on own the units, in runs of {run}")
+                write!(
+                    formatter,
+                    "after {after_us} us, {count} shards from {first} on own the stripe groups, in runs of {run}"
+                )
             }
             Step::Scrub => formatter.write_str("scrub and repair"),
             Step::Settle => formatter.write_str("wait for all jobs"),
@@ -428,7 +431,7 @@ impl fmt::Display for Program {
         )?;
         if remote != Remote::default() {
             let members: Vec<usize> = (0..usize::from(shape.members)).filter(|&member| remote.has(member)).collect();
-            writeln!(formatter, "members {members:?} on shelves of {} addresses", remote.addresses)?;
+            writeln!(formatter, "members {members:?} on targets of {} addresses", remote.addresses)?;
         }
         for (index, step) in self.steps.iter().enumerate() {
             writeln!(formatter, "{:>3} {step}", index + 1)?;

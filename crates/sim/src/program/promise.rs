@@ -31,7 +31,7 @@ pub enum Fault {
     Errors,
     /// An operation fails once.
     Hiccup,
-    /// A drive that was away is back, with old content.
+    /// A drive that was disconnected is back, with old content.
     StaleReturn,
     /// Sectors cannot be read.
     Media,
@@ -49,13 +49,13 @@ pub enum Fault {
     OutageOfAllAtStart,
     /// A drive never answers again.
     Hang,
-    /// Connections to a shelf are reset.
+    /// Connections to a target are reset.
     Reset,
-    /// A shelf cannot be reached, in one direction or in both, for moments or for longer than a
-    /// member may be away.
+    /// A target cannot be reached, in one direction or in both, for moments or for longer than a
+    /// member may be disconnected.
     Split,
-    /// A shelf loses its power, or is started again.
-    Shelf,
+    /// A target loses its power, or is started again.
+    Target,
 }
 
 impl Mishap {
@@ -64,7 +64,7 @@ impl Mishap {
         match self {
             Mishap::Reset => Fault::Reset,
             Mishap::TimeOut | Mishap::Stall(_) | Mishap::Split { .. } => Fault::Split,
-            Mishap::ShelfPower | Mishap::ShelfKill => Fault::Shelf,
+            Mishap::TargetPower | Mishap::TargetKill => Fault::Target,
         }
     }
 }
@@ -107,7 +107,7 @@ pub const FAULTS: [(Fault, &str); 20] = [
     (Fault::Hang, "drive never answers again"),
     (Fault::Reset, "connections to a drive of another machine are reset"),
     (Fault::Split, "drive of another machine out of reach, in one direction or both"),
-    (Fault::Shelf, "other machine loses its power, or is started again"),
+    (Fault::Target, "other machine loses its power, or is started again"),
 ];
 
 /// The promise of a group of this shape.
@@ -121,11 +121,11 @@ pub fn promise(fault: Fault, shape: &Shape, protection: Protection) -> Promise {
         Fault::PowerCutDegraded | Fault::LostInPowerCut if protection.safety != CrashSafety::Off => up_to,
         Fault::PowerCutDegraded | Fault::LostInPowerCut => Promise::No("needs the write-hole log"),
         Fault::Dead | Fault::Errors | Fault::Media | Fault::StaleReturn | Fault::Hang => up_to,
-        Fault::Split | Fault::Shelf | Fault::Outage | Fault::OutageAtStart => up_to,
+        Fault::Split | Fault::Target | Fault::Outage | Fault::OutageAtStart => up_to,
         Fault::Hiccup => Promise::Always,
         Fault::Silent if protection.has_checksums() => up_to,
         Fault::Silent if survives >= 2 && !shape.is_mirror() => Promise::AfterScrub,
-        Fault::Silent => Promise::No("needs two syndromes or checksums"),
+        Fault::Silent => Promise::No("needs two parity strips or checksums"),
     }
 }
 
@@ -202,7 +202,8 @@ pub struct Ledger {
     exchanged: Vec<bool>,
     cut_armed: bool,
     resync_due: bool,
-    /// More members than a set survives may be away at the same time, until everything is settled.
+    /// More members than a set survives may be disconnected at the same time, until everything is
+    /// settled.
     torn: bool,
     /// As `torn`, but only as the group is started.
     torn_at_start: bool,
@@ -213,7 +214,7 @@ pub struct Ledger {
     /// Drives will have no power when the group is started the next time.
     power_due: bool,
     /// Some drives will be unreachable then.
-    away_due: bool,
+    reconnect_due: bool,
 }
 
 impl Ledger {
@@ -241,7 +242,7 @@ impl Ledger {
             faltering: false,
             leaving: false,
             power_due: false,
-            away_due: false,
+            reconnect_due: false,
         }
     }
 
@@ -250,12 +251,12 @@ impl Ledger {
         self.lost[member]
     }
 
-    /// The member may be away, or incomplete, until everything is settled.
-    pub fn may_be_away(&self, member: usize) -> bool {
+    /// The member may be disconnected, or incomplete, until everything is settled.
+    pub fn may_be_disconnected(&self, member: usize) -> bool {
         self.filling[member]
     }
 
-    /// More than a set survives may be away if these are, too.
+    /// More than a set survives may be disconnected if these are, too.
     pub fn is_too_many(&self, members: &[usize]) -> bool {
         !self.affords(members)
     }
@@ -309,16 +310,16 @@ impl Ledger {
     pub fn enter(&mut self, step: &Step) -> bool {
         let members = self.lost.len();
         let known = |member: &usize| *member < members;
-        // The faults of drives on shelves are the faults of the path there.
+        // The faults of drives on targets are the faults of the path there.
         let own = |member: &usize| known(member) && !self.remote.has(*member) && !self.exchanged[*member];
         let allowed = match step {
             Step::Work(_) | Step::Own { .. } | Step::Verify => true,
             // Acknowledged data in the drives' caches must not be lost because only the drives lose
             // their power.
             Step::Crash { kind: CrashKind::Kill, .. } if self.power_due => false,
-            // The drives that the group continued with would be away, and the others do not know of
-            // that.
-            Step::Crash { .. } if self.is_torn_running() && self.away_due => false,
+            // The drives that the group continued with would be disconnected, and the others do not
+            // know of that.
+            Step::Crash { .. } if self.is_torn_running() && self.reconnect_due => false,
             Step::Crash { lost, .. } => {
                 let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
                 let media = self.media.iter().any(|&media| media);
@@ -348,7 +349,7 @@ impl Ledger {
                 let noticed = !self.unnoticed.contains(&true) && (self.shape.survives() == 0 || self.may_do_without());
                 let all = !elsewhere && !self.affords(members) && noticed;
                 let is_there = |member: &usize| own(member) && !self.lost[*member];
-                let in_place = *at_start || !how.is_away();
+                let in_place = *at_start || !how.is_disconnected();
                 let harms = (*how == Broken::Power && self.cut_armed) || self.media.contains(&true);
                 let some = !members.is_empty() && members.iter().all(is_there) && !self.exchanged.contains(&true);
                 // Otherwise the only present drives could be those that the group continued
@@ -396,7 +397,7 @@ impl Ledger {
             Step::Outage { .. } if is_pause(step) => {}
             Step::Outage { members, how, at_start, .. } => {
                 self.power_due |= *how == Broken::Power;
-                self.away_due |= *at_start;
+                self.reconnect_due |= *at_start;
                 self.contested |= self.spared.contains(&true);
                 self.leaving = true;
                 if self.affords(members) {
@@ -410,7 +411,7 @@ impl Ledger {
             }
             Step::Crash { lost, .. } => {
                 self.cut_armed = true;
-                (self.power_due, self.away_due) = (false, false);
+                (self.power_due, self.reconnect_due) = (false, false);
                 self.resync_due = true;
                 self.lose(lost);
                 lost.iter().for_each(|&member| self.unnoticed[member] = true);
@@ -435,7 +436,7 @@ impl Ledger {
             }
             Step::Restart { without, .. } => {
                 self.lose(without);
-                (self.power_due, self.away_due) = (false, false);
+                (self.power_due, self.reconnect_due) = (false, false);
                 self.start();
             }
             Step::Settle => {
@@ -447,7 +448,7 @@ impl Ledger {
                 self.filling.fill(false);
                 self.exchanged.fill(false);
                 self.resync_due = false;
-                (self.torn, self.leaving, self.power_due, self.away_due) = (false, false, false, false);
+                (self.torn, self.leaving, self.power_due, self.reconnect_due) = (false, false, false, false);
             }
             // With members lost, not everything can be compared.
             Step::Scrub if !self.torn && !self.lost.contains(&true) && !self.filling.contains(&true) => {

@@ -88,12 +88,12 @@ fn setups(setup: &Setup) -> Vec<Setup> {
     if setup.sector_bytes < 4096 {
         all.push(Setup { sector_bytes: 4096, ..*setup });
     }
-    let Shape { level, members, sets, syndromes, strip_bytes } = setup.shape;
+    let Shape { level, members, sets, parity_count, strip_bytes } = setup.shape;
     if strip_bytes > 4096 {
         all.push(Setup { shape: Shape { strip_bytes: strip_bytes / 2, ..setup.shape }, ..*setup });
     }
-    let parity = (!level.is_mirror()).then_some(syndromes);
-    let copies = level.is_mirror().then_some(syndromes + 1);
+    let parity = (!level.is_mirror()).then_some(parity_count);
+    let copies = level.is_mirror().then_some(parity_count + 1);
     if level != Level::Raid1
         && let Ok(shape) = Shape::new(level, members - sets.min(members - 1), parity, copies, Some(sets), strip_bytes)
     {

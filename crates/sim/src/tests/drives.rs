@@ -98,13 +98,13 @@ fn an_unflushed_write_is_lost_or_kept_sector_by_sector() {
             let drive = drive.reopen();
             assert!(drive.unflushed().is_empty(), "what survives a power cut is durable");
             let new = drive.read_raw(0, len as u64);
-            let mut kept = 0_u32;
+            let mut warm = 0_u32;
             for (index, (old, new)) in old.chunks(sector as usize).zip(new.chunks(sector as usize)).enumerate() {
                 let is_new = new.iter().all(|&byte| byte == 7);
                 assert!(is_new || new == old, "seed {seed}: a sector is new or old as a whole");
-                kept |= u32::from(is_new) << index;
+                warm |= u32::from(is_new) << index;
             }
-            outcomes.insert(kept);
+            outcomes.insert(warm);
         }
         let whole = (1 << count) - 1;
         assert!(outcomes.contains(&0) && outcomes.contains(&whole), "all and nothing happen");
@@ -266,9 +266,9 @@ fn a_write_in_flight_at_a_power_cut_is_torn_at_sectors_and_its_handle_is_gone() 
         assert_eq!(sim.block_on(drive.flush()), Err(DriveError::Gone));
         let drive = drive.reopen();
         let bytes = read(&sim, &drive, 0, 2048);
-        let kept: Vec<u8> = bytes.chunks(512).map(|sector| sector[0]).collect();
-        assert!(bytes.chunks(512).zip(&kept).all(|(sector, &kept)| sector.iter().all(|&byte| byte == kept)));
-        outcomes.insert(kept);
+        let warm: Vec<u8> = bytes.chunks(512).map(|sector| sector[0]).collect();
+        assert!(bytes.chunks(512).zip(&warm).all(|(sector, &warm)| sector.iter().all(|&byte| byte == warm)));
+        outcomes.insert(warm);
     }
     assert!(outcomes.contains(&vec![0; 4]) && outcomes.contains(&vec![1; 4]) && outcomes.len() > 10, "{outcomes:?}");
 }

@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use ::drive::Kept;
+use ::drive::WarmState;
 
-use super::{KeptWords, Owner, World};
+use super::{Owner, WarmWords, World};
 
 /// The world as the engine sees it.
 #[derive(Clone)]
@@ -23,9 +23,9 @@ impl SimEnv {
     }
 
     /// Memory of `words` words that outlives a kill, by this name.
-    pub fn kept(&self, name: &[u8; 16], words: usize) -> Arc<dyn Kept> {
-        let mut kept = self.world.kept.borrow_mut();
-        let new = || Arc::new(KeptWords((0..words).map(|_| AtomicU64::new(0)).collect()));
-        kept.entry(*name).or_insert_with(new).clone()
+    pub fn warm(&self, name: &[u8; 16], words: usize) -> Arc<dyn WarmState> {
+        let mut warm = self.world.warm.borrow_mut();
+        let new = || Arc::new(WarmWords((0..words).map(|_| AtomicU64::new(0)).collect()));
+        warm.entry(*name).or_insert_with(new).clone()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use array::{Cause, DriveId, Event, Failure, Flaw, MemberIndex, Operation, ScrubMode, UnitIndex};
+use array::{Cause, DriveId, Event, Failure, Flaw, MemberIndex, Operation, ScrubMode, StripeGroup};
 use drive::{Buf, BufMut, Drive, DriveError, Env};
 use format::{Level, MemberState, superblock_offsets};
 use sim::{OpKind, Sim, SimDrive};
@@ -29,11 +29,11 @@ fn filled(sim: &Sim, spares: usize, shards: usize) -> (Group, Vec<u8>) {
 }
 
 /// The member of a data strip's first block, and the block's place on its drive: stripe group 0,
-/// strip `role`, column 0.
+/// strip `role`, member offset 0.
 fn place(group: &Group, role: usize) -> (MemberIndex, DriveId, u64) {
     let geometry = &group.leader().shared().geometry;
-    let member = geometry.member(UnitIndex(0), 0, role);
-    (member, DriveId(member.0), geometry.member_offset(UnitIndex(0), 0))
+    let member = geometry.member(StripeGroup(0), 0, role);
+    (member, DriveId(member.0), geometry.drive_offset(StripeGroup(0), 0))
 }
 
 fn at(operation: Operation, offset: u64, error: DriveError) -> Failure {
@@ -54,24 +54,24 @@ fn a_member_that_fails_an_operation_twice_leaves_with_what_it_was_and_where_and_
         let (group, _) = filled(&sim, 0, shards as usize);
         let (member, drive, offset) = place(&group, 1);
         (0..2).for_each(|_| group.drives[usize::from(drive.0)].error_next(OpKind::Write, EIO));
-        let x = group.leader().shared().geometry.offset(UnitIndex(0), 1, 0);
-        sim.block_on(group.leader().write(x, Buf::from(vec![1; 4096]), false)).expect("the others take it");
+        let group_offset = group.leader().shared().geometry.offset(StripeGroup(0), 1, 0);
+        sim.block_on(group.leader().write(group_offset, Buf::from(vec![1; 4096]), false)).expect("the others take it");
         let failure = at(Operation::Write, offset, EIO);
         let retried = Event::Retried { member, drive, failure: failure.clone() };
-        let failed = Event::MemberFailed { member, drive, cause: Cause::KeptFailing(failure) };
+        let failed = Event::MemberFailed { member, drive, cause: Cause::WarmFailing(failure) };
         assert_eq!(told(&sim, &group), [retried, failed]);
 
         // A read.
         let sim = Sim::new(shards);
         let (group, bytes) = filled(&sim, 0, shards as usize);
         let (member, drive, offset) = place(&group, 1);
-        let x = group.leader().shared().geometry.offset(UnitIndex(0), 1, 0);
+        let group_offset = group.leader().shared().geometry.offset(StripeGroup(0), 1, 0);
         (0..3).for_each(|_| group.drives[usize::from(drive.0)].error_next(OpKind::Read, EIO));
-        let read = sim.block_on(group.leader().read(x, BufMut::zeroed(4096))).expect("the others have it");
-        same(&read, &bytes[x as usize..x as usize + 4096], x);
+        let read = sim.block_on(group.leader().read(group_offset, BufMut::zeroed(4096))).expect("the others have it");
+        same(&read, &bytes[group_offset as usize..group_offset as usize + 4096], group_offset);
         let failure = at(Operation::Read, offset, EIO);
         let retried = Event::Retried { member, drive, failure: failure.clone() };
-        let failed = Event::MemberFailed { member, drive, cause: Cause::KeptFailing(failure) };
+        let failed = Event::MemberFailed { member, drive, cause: Cause::WarmFailing(failure) };
         // Once by the owner, once where the request arrived.
         assert_eq!(told(&sim, &group), [retried.clone(), retried, failed]);
 
@@ -83,7 +83,7 @@ fn a_member_that_fails_an_operation_twice_leaves_with_what_it_was_and_where_and_
         let (member, drive) = (MemberIndex(3), DriveId(3));
         let failure = Failure { operation: Operation::Flush, offset: None, error: EIO };
         let retried = Event::Retried { member, drive, failure: failure.clone() };
-        let failed = Event::MemberFailed { member, drive, cause: Cause::KeptFailing(failure) };
+        let failed = Event::MemberFailed { member, drive, cause: Cause::WarmFailing(failure) };
         assert_eq!(told(&sim, &group), [retried, failed]);
     }
 }
@@ -98,7 +98,7 @@ fn a_member_that_does_not_take_its_superblock_leaves_with_the_byte_of_the_copy()
     // The group marks the superblocks dirty before the first write.
     sim.block_on(group.leader().write(0, Buf::from(vec![1; 4096]), false)).expect("writable");
     let [_, tail] = superblock_offsets(group.drives[2].info().size_bytes).unwrap();
-    let cause = Cause::KeptFailing(at(Operation::Write, tail, EIO));
+    let cause = Cause::WarmFailing(at(Operation::Write, tail, EIO));
     assert_eq!(told(&sim, &group), [Event::MemberFailed { member: MemberIndex(2), drive: DriveId(2), cause }]);
 }
 
@@ -162,7 +162,7 @@ fn a_member_that_fails_while_a_crash_is_put_right_leaves_because_of_that() {
         let sim = Sim::new(seed);
         let (group, _) = filled(&sim, 0, 1);
         sim.stop_after(seed % 20);
-        let stripe = group.leader().shared().geometry.stripe_data();
+        let stripe = group.leader().shared().geometry.stripe_data_bytes();
         let write = async {
             for at in (0..4 * stripe).step_by(stripe as usize) {
                 let _ = group.leader().write(at, Buf::from(vec![1; stripe as usize]), false).await;
@@ -242,7 +242,7 @@ fn bytes_that_were_damaged_or_unreadable_are_told_and_that_they_were_healed() {
             let (group, bytes) = filled(&sim, 0, shards as usize);
             let geometry = group.leader().shared().geometry.clone();
             let (member, drive, offset) = place(&group, 1);
-            let there = geometry.offset(UnitIndex(0), 1, 0);
+            let there = geometry.offset(StripeGroup(0), 1, 0);
             let bad = &group.drives[usize::from(drive.0)];
             match is_damaged {
                 true => bad.corrupt(offset, BLOCK),
@@ -289,7 +289,7 @@ fn causes_are_said_in_words() {
     let failure = at(Operation::Write, 8192, DriveError::Os { operation: "write", errno: 121 });
     let gone = Failure { operation: Operation::Flush, offset: None, error: DriveError::Gone };
     for (cause, words) in [
-        (Cause::KeptFailing(failure), "kept on failing: write at byte 8192: write failed with errno 121"),
+        (Cause::WarmFailing(failure), "kept on failing: write at byte 8192: write failed with errno 121"),
         (Cause::Failed(gone), "flush: the drive is gone"),
         (Cause::Operator, "told so by an operator"),
         (Cause::Silent { seconds: 30 }, "did not answer for 30 s"),

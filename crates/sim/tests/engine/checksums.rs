@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use array::{Event, Fault, Finding, JobState, JobStatus, MemberIndex, ScrubMode, UnitIndex};
+use array::{Event, Fault, Finding, JobState, JobStatus, MemberIndex, ScrubMode, StripeGroup};
 use drive::{BlockError, Buf, BufMut, Drive};
 use format::{CrashSafety, Level, Shape};
 use sim::{Rng, Sim, SimDrive};
@@ -40,10 +40,10 @@ pub(crate) fn filled(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Group, Model) {
     (group, model)
 }
 
-/// The blocks of all strips at one column of a stripe.
+/// The blocks of all strips at one member offset of a stripe.
 pub(crate) struct Row {
-    pub(crate) unit: UnitIndex,
-    pub(crate) x: u64,
+    pub(crate) stripe_group: StripeGroup,
+    pub(crate) offset: u64,
     /// By role: the member, and the byte on it.
     pub(crate) blocks: Vec<(usize, u64)>,
 }
@@ -53,10 +53,14 @@ impl Row {
         let geometry = &group.leader().shared().geometry;
         let place = geometry.place(rng.below(group.size() / BLOCK) * BLOCK);
         let block = |role| {
-            let member = geometry.member(place.unit, place.x, role);
-            (usize::from(member.0), geometry.member_offset(place.unit, place.x))
+            let member = geometry.member(place.stripe_group, place.offset, role);
+            (usize::from(member.0), geometry.drive_offset(place.stripe_group, place.offset))
         };
-        Row { unit: place.unit, x: place.x, blocks: (0..geometry.strips()).map(block).collect() }
+        Row {
+            stripe_group: place.stripe_group,
+            offset: place.offset,
+            blocks: (0..geometry.strips()).map(block).collect(),
+        }
     }
 
     /// `count` of its strips.
@@ -82,7 +86,7 @@ impl Row {
 
     /// The offset of a data strip's block in the group.
     pub(crate) fn offset(&self, group: &Group, role: usize) -> u64 {
-        group.leader().shared().geometry.offset(self.unit, role, self.x)
+        group.leader().shared().geometry.offset(self.stripe_group, role, self.offset)
     }
 }
 
@@ -93,7 +97,7 @@ fn images(group: &Group) -> Vec<Vec<u8>> {
 fn data_region(group: &Group) -> Range<usize> {
     let geometry = &group.leader().shared().geometry;
     let start = geometry.data_start as usize;
-    start..start + (geometry.bands * geometry.unit) as usize
+    start..start + (geometry.bands * geometry.stripe_group_bytes) as usize
 }
 
 pub(crate) async fn scrub(group: &Group, mode: ScrubMode) -> JobStatus {
@@ -168,7 +172,7 @@ fn a_read_never_gives_damaged_bytes() {
         let geometry = group.leader().shared().geometry.clone();
         let row = Row::pick(&group, &mut rng);
         let beyond = seed % 2 == 1;
-        let count = if beyond { geometry.syndromes + 1 } else { 1 + rng.index(geometry.syndromes) };
+        let count = if beyond { geometry.parity_count + 1 } else { 1 + rng.index(geometry.parity_count) };
         let roles = row.roles(&mut rng, count);
         let before: Vec<(usize, Vec<u8>)> = roles.iter().map(|&role| (role, row.rot(&group, role, &mut rng))).collect();
         let damaged = images(&group);
@@ -322,7 +326,7 @@ fn checksums_that_cannot_be_read_are_computed_anew_and_written() {
 }
 
 #[test]
-fn a_write_beside_or_over_damage_never_carries_it_into_the_syndromes() {
+fn a_write_beside_or_over_damage_never_carries_it_into_the_parity() {
     for seed in seeds(150) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -330,14 +334,14 @@ fn a_write_beside_or_over_damage_never_carries_it_into_the_syndromes() {
         let (group, mut model) = filled(&sim, shape, &mut rng);
         let geometry = group.leader().shared().geometry.clone();
         let row = Row::pick(&group, &mut rng);
-        let count = 1 + rng.index(geometry.syndromes);
+        let count = 1 + rng.index(geometry.parity_count);
         let roles = row.roles(&mut rng, count);
         roles.iter().for_each(|&role| drop(row.rot(&group, role, &mut rng)));
         sim.block_on(async {
             for _ in 0..rng.range(1..4) {
                 // A part of a block, some blocks, or several strips.
                 let at = row.offset(&group, rng.index(geometry.data)) + *rng.pick(&[0, 0, 512, 1000]);
-                let len = *rng.pick(&[1, 512, BLOCK, 2 * BLOCK, geometry.strip, geometry.stripe_data()]);
+                let len = *rng.pick(&[1, 512, BLOCK, 2 * BLOCK, geometry.strip_bytes, geometry.stripe_data_bytes()]);
                 let len = len.min(group.size() - at);
                 let range = at as usize..(at + len) as usize;
                 rng.fill(&mut model.bytes[range.clone()]);
@@ -450,12 +454,12 @@ fn after_a_lost_or_misdirected_write_reads_give_the_new_bytes() {
         if rng.chance(1, 2) {
             faulty.lose_writes(1 + rng.below(2));
         } else {
-            let elsewhere = rng.below(geometry.bands * geometry.unit / BLOCK) * BLOCK;
+            let elsewhere = rng.below(geometry.bands * geometry.stripe_group_bytes / BLOCK) * BLOCK;
             faulty.misdirect_next_write(geometry.data_start + elsewhere);
         }
         sim.block_on(async {
             let at = row.offset(&group, rng.index(geometry.data));
-            let len = rng.pick(&[BLOCK, 512, geometry.stripe_data()]).min(&(group.size() - at)).to_owned();
+            let len = rng.pick(&[BLOCK, 512, geometry.stripe_data_bytes()]).min(&(group.size() - at)).to_owned();
             let range = at as usize..(at + len) as usize;
             rng.fill(&mut model.bytes[range.clone()]);
             let new = Buf::from(model.bytes[range].to_vec());
@@ -477,7 +481,7 @@ fn after_a_lost_or_misdirected_write_reads_give_the_new_bytes() {
 }
 
 #[test]
-fn damage_beside_what_was_being_written_is_not_carried_into_the_syndromes_by_a_recovery() {
+fn damage_beside_what_was_being_written_is_not_carried_into_the_parity_by_a_recovery() {
     for seed in seeds(250) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -499,7 +503,7 @@ fn damage_beside_what_was_being_written_is_not_carried_into_the_syndromes_by_a_r
         let target = rng.index(geometry.data);
         let mut roles: Vec<usize> = (0..geometry.data).filter(|&role| role != target).collect();
         rng.shuffle(&mut roles);
-        roles.truncate(1 + rng.index(geometry.syndromes));
+        roles.truncate(1 + rng.index(geometry.parity_count));
         roles.iter().for_each(|&role| drop(row.rot(&group, role, &mut rng)));
         let before = sim.ops_done();
         sim.stop_after(rng.below(24));
@@ -574,16 +578,16 @@ fn damage_of_different_strips_in_different_places_is_not_added_up() {
         // Two adjacent blocks of one stripe: in each of them, as much is damaged as can be
         // computed.
         let mut row = Row::pick(&group, &mut rng);
-        let back = row.x % geometry.strip;
-        row.x -= back;
+        let back = row.offset % geometry.strip_bytes;
+        row.offset -= back;
         row.blocks.iter_mut().for_each(|(_, at)| *at -= back);
         let next = Row {
-            unit: row.unit,
-            x: row.x + BLOCK,
+            stripe_group: row.stripe_group,
+            offset: row.offset + BLOCK,
             blocks: row.blocks.iter().map(|&(member, at)| (member, at + BLOCK)).collect(),
         };
         for row in [&row, &next] {
-            let roles = row.roles(&mut rng, geometry.syndromes);
+            let roles = row.roles(&mut rng, geometry.parity_count);
             roles.iter().for_each(|&role| drop(row.rot(&group, role, &mut rng)));
         }
         sim.block_on(async {

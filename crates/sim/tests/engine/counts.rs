@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use array::{MemberIndex, UnitIndex};
+use array::{MemberIndex, StripeGroup};
 use drive::{Buf, BufMut, join_all};
 use format::{CrashSafety, Level, Shape};
 use sim::{Counts, Latency, Sim};
@@ -32,7 +32,7 @@ fn full_group(sim: &Sim, shape: Shape, safety: CrashSafety) -> Group {
     let group = Group::create_with(sim, shape, Protection::plain(safety), drives, 1);
     sim.block_on(async {
         let size = group.size();
-        let stripe = group.leader().shared().geometry.stripe_data();
+        let stripe = group.leader().shared().geometry.stripe_data_bytes();
         for at in (0..size).step_by(stripe as usize) {
             group.leader().write(at, Buf::from(vec![7; stripe as usize]), false).await.expect("writable");
         }
@@ -67,8 +67,8 @@ fn parity(level: Level, members: u16, strip: u64) -> Shape {
 }
 
 #[test]
-fn a_small_write_costs_the_old_block_and_the_old_syndromes() {
-    for (shape, syndromes) in [
+fn a_small_write_costs_the_old_block_and_the_old_parity() {
+    for (shape, parity_count) in [
         (parity(Level::Raid5, 5, 64 * KIB), 1),
         (parity(Level::Raid6, 10, 64 * KIB), 2),
         (parity(Level::Raid6, 6, 16 * KIB), 2),
@@ -80,7 +80,7 @@ fn a_small_write_costs_the_old_block_and_the_old_syndromes() {
             let sim = Sim::new(1);
             let group = full_group(&sim, shape, safety);
             let mut rng = sim.rng();
-            let expected = with_log(safety, (syndromes + 1, syndromes + 1, 2), syndromes);
+            let expected = with_log(safety, (parity_count + 1, parity_count + 1, 2), parity_count);
             for _ in 0..20 {
                 let at = rng.below(group.size() / BLOCK) * BLOCK;
                 assert_eq!(cost(&sim, &group, &[(at, BLOCK)]), expected, "{shape}, byte {at}");
@@ -124,7 +124,7 @@ fn a_full_stripe_reads_nothing_and_writes_every_strip_once() {
     for (shape, safety) in every_level(16 * KIB).into_iter().flat_map(|shape| SAFETIES.map(|safety| (shape, safety))) {
         let sim = Sim::new(3);
         let group = full_group(&sim, shape, safety);
-        let stripe = group.leader().shared().geometry.stripe_data();
+        let stripe = group.leader().shared().geometry.stripe_data_bytes();
         let strips = shape.members_per_set() as u64;
         let expected = with_log(safety, (0, strips, 1), shape.survives() as u64);
         assert_eq!(cost(&sim, &group, &[(stripe, stripe)]), expected, "{shape}");
@@ -136,7 +136,7 @@ fn small_writes_that_arrive_together_become_one_full_stripe() {
     for (shape, safety) in every_level(16 * KIB).into_iter().flat_map(|shape| SAFETIES.map(|safety| (shape, safety))) {
         let sim = Sim::new(4);
         let group = full_group(&sim, shape, safety);
-        let stripe = group.leader().shared().geometry.stripe_data();
+        let stripe = group.leader().shared().geometry.stripe_data_bytes();
         let mut blocks: Vec<(u64, u64)> = (0..stripe / BLOCK).map(|block| (stripe + block * BLOCK, BLOCK)).collect();
         sim.rng().shuffle(&mut blocks);
         let expected = with_log(safety, (0, shape.members_per_set() as u64, 1), shape.survives() as u64);
@@ -153,7 +153,7 @@ fn a_wide_write_reads_what_it_does_not_cover() {
         let cost = |len| cost(&sim, &group, &[(0, len)]);
         assert_eq!(cost(6 * strip), with_log(safety, (2, 8, 2), 2), "six strips of eight: the other two are read");
         assert_eq!(cost(7 * strip + BLOCK), with_log(safety, (1, 10, 2), 2), "the rest of the last strip is read");
-        assert_eq!(cost(2 * strip), with_log(safety, (4, 4, 2), 2), "two strips: old data and old syndromes");
+        assert_eq!(cost(2 * strip), with_log(safety, (4, 4, 2), 2), "two strips: old data and old parity");
     }
 }
 
@@ -172,10 +172,10 @@ fn degraded_writes(safety: CrashSafety) {
     let lost = MemberIndex(2);
     sim.block_on(group.leader().fail_member(lost)).expect("one may be lost");
     let mut seen = [0; 3];
-    for unit in (0..geometry.unit_count()).map(UnitIndex) {
+    for stripe_group in (0..geometry.stripe_group_count()).map(StripeGroup) {
         for row in geometry.row_ranges() {
-            let role = geometry.role(unit, row.start, lost).expect("there is one set");
-            let at = geometry.offset(unit, 1, row.start);
+            let role = geometry.role(stripe_group, row.start, lost).expect("there is one set");
+            let at = geometry.offset(stripe_group, 1, row.start);
             let (expected, kind) = match role {
                 1 => (with_log(safety, (3, 2, 2), 2), 0),
                 role if role >= 4 => (with_log(safety, (2, 2, 2), 1), 1),
@@ -189,11 +189,11 @@ fn degraded_writes(safety: CrashSafety) {
 }
 
 #[test]
-fn a_write_costs_one_operation_where_no_syndrome_is_left() {
+fn a_write_costs_one_operation_where_no_parity_strip_is_left() {
     let sim = Sim::new(6);
     let group = full_group(&sim, parity(Level::Raid5, 5, 16 * KIB), CrashSafety::On);
     let geometry = group.leader().shared().geometry.clone();
-    let lost = geometry.member(UnitIndex(0), 0, 4);
+    let lost = geometry.member(StripeGroup(0), 0, 4);
     sim.block_on(group.leader().fail_member(lost)).expect("one may be lost");
     assert_eq!(cost(&sim, &group, &[(0, BLOCK)]), (0, 1, 1));
 }
@@ -215,16 +215,16 @@ fn a_healthy_read_costs_one_operation_a_strip_and_a_degraded_one_k() {
         assert_eq!(read(BLOCK, BLOCK), (1, BLOCK, 1), "{shape}");
         assert_eq!(read(100, 3), (1, 512, 1), "{shape}");
         let strips = 2 * geometry.data as u64;
-        assert_eq!(read(0, 2 * geometry.stripe_data()), (strips, 2 * geometry.stripe_data(), 1), "{shape}");
+        assert_eq!(read(0, 2 * geometry.stripe_data_bytes()), (strips, 2 * geometry.stripe_data_bytes(), 1), "{shape}");
         if shape.survives() > 0 {
-            sim.block_on(group.leader().fail_member(geometry.member(UnitIndex(0), 0, 0))).expect("one may be lost");
+            sim.block_on(group.leader().fail_member(geometry.member(StripeGroup(0), 0, 0))).expect("one may be lost");
             assert_eq!(read(0, BLOCK), (geometry.data as u64, geometry.data as u64 * BLOCK, 1), "{shape}");
         }
     }
 }
 
 #[test]
-fn the_first_write_to_a_zone_reads_nothing() {
+fn the_first_write_to_a_chunk_reads_nothing() {
     for shape in every_level(16 * KIB) {
         let sim = Sim::new(8);
         let drives = new_drives(&sim, usize::from(shape.members), 2 * MIB, 512);
@@ -282,7 +282,7 @@ fn log_writes_of_many_stripes_are_gathered_into_one_write_for_each_drive() {
     let group = full_group(&sim, parity(Level::Raid6, 6, 16 * KIB), CrashSafety::On);
     let geometry = group.leader().shared().geometry.clone();
     // One block in each of six stripes: every member holds two parity strips.
-    let writes: Vec<(u64, u64)> = (0..6).map(|stripe| (stripe * geometry.stripe_data(), BLOCK)).collect();
+    let writes: Vec<(u64, u64)> = (0..6).map(|stripe| (stripe * geometry.stripe_data_bytes(), BLOCK)).collect();
     assert_eq!(cost(&sim, &group, &writes), (18, 18 + 6, 3), "six writes to logs, not twelve");
 }
 

@@ -43,7 +43,7 @@ pub fn check(sim: &Sim, group: &Group, history: &Shared, shape: Shape, rng: &mut
         group.jobs_end().await;
         verify_latest(group, history, rng).await;
         if shape.survives() > 0 {
-            assert_eq!(group.differences().await, 0, "{shape}: the resync made the syndromes fit");
+            assert_eq!(group.differences().await, 0, "{shape}: the resync made the parity fit");
         }
     });
 }
@@ -240,9 +240,9 @@ fn a_member_that_was_away_after_a_crash_is_not_mixed_in() {
             sim.try_block_on(group.leader().fail_member(MemberIndex(rng.index(members) as u16)));
         }
         let all = group.cut(&sim);
-        let away = rng.index(members);
+        let disconnected = rng.index(members);
         let mut left = all.clone();
-        let absent = left.remove(away);
+        let absent = left.remove(disconnected);
         let Ok(_) = look(&sim, &left) else { continue };
         let group = Group::open(&sim, left, 1);
         sim.block_on(async {
@@ -351,10 +351,10 @@ fn two_crashes_and_a_lost_member_do_not_bring_back_an_old_map_or_catalogue() {
         let group = Group::create(&sim, shape, new_drives(&sim, 2, MIB, 512), 1);
         let mut group = Some(group);
         let catalogue = |next_id| Catalogue { next_id, ..Catalogue::default() };
-        let kept = 3 * 128 * KIB;
+        let warm = 3 * 128 * KIB;
         sim.block_on(async {
             let leader = group.as_ref().expect("there").leader();
-            leader.write(kept, Buf::from(vec![9; 4096]), true).await.expect("writable");
+            leader.write(warm, Buf::from(vec![9; 4096]), true).await.expect("writable");
             leader.set_catalogue(catalogue(9)).await.expect("it fits");
         });
         for _ in 0..3 {
@@ -369,8 +369,8 @@ fn two_crashes_and_a_lost_member_do_not_bring_back_an_old_map_or_catalogue() {
         }
         let drives = group.expect("there").cut(&sim);
         let group = Group::open(&sim, vec![rng.pick(&drives).clone()], 1);
-        let read = sim.block_on(group.leader().read(kept, BufMut::zeroed(4096))).expect("readable");
-        assert!(read.iter().all(|&byte| byte == 9), "a zone that was durable is gone");
+        let read = sim.block_on(group.leader().read(warm, BufMut::zeroed(4096))).expect("readable");
+        assert!(read.iter().all(|&byte| byte == 9), "a chunk that was durable is gone");
         assert!(group.leader().catalogue().next_id >= 9, "the catalogue is gone");
     }
 }
@@ -454,7 +454,7 @@ fn what_was_acknowledged_is_there_after_a_kill_for_what_is_kept_outlives_it() {
         });
         let drives = group.kill(&sim);
         if forget {
-            sim.forget_kept();
+            sim.forget_warm();
         }
         let group = Group::open(&sim, drives, 2);
         let read = sim.block_on(group.leader().read(4096, BufMut::zeroed(4096))).expect("readable");

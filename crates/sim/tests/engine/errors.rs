@@ -1,8 +1,8 @@
-//! Members that fail an operation, stay away, or come back.
+//! Members that fail an operation, stay disconnected, or come back.
 
 use std::time::Duration;
 
-use array::{Event, MemberErrors, Refusal, UnitIndex};
+use array::{Event, MemberErrors, Refusal, StripeGroup};
 use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, join_all};
 use format::{BLOCK, Level, MemberState, Shape, Superblock, superblock_offsets};
 use sim::{OpKind, Rng, Sim, SimDrive};
@@ -25,7 +25,7 @@ fn filled(sim: &Sim, shape: Shape, rng: &mut Rng, shards: usize) -> (Group, Mode
 /// A random range of a member's data region, in sectors.
 fn anywhere(group: &Group, rng: &mut Rng, sectors_max: u64) -> std::ops::Range<u64> {
     let geometry = &group.leader().shared().geometry;
-    let sectors = geometry.bands * geometry.unit / 512;
+    let sectors = geometry.bands * geometry.stripe_group_bytes / 512;
     let first = rng.below(sectors);
     let last = (first + rng.range(1..sectors_max + 1)).min(sectors);
     geometry.data_start + first * 512..geometry.data_start + last * 512
@@ -113,7 +113,7 @@ fn a_failed_write_makes_the_member_faulty_before_it_is_acknowledged() {
         let geometry = group.leader().shared().geometry.clone();
         let at = rng.below(group.size() / 4096) * 4096;
         let place = geometry.place(at);
-        let bad = geometry.member(place.unit, place.x, place.role);
+        let bad = geometry.member(place.stripe_group, place.offset, place.role);
         // A save of checksums at the same time would use up the injected errors.
         sim.block_on(group.leader().flush()).expect("all flush");
         let error = DriveError::Media { offset: 0, len: 512 };
@@ -297,7 +297,7 @@ fn a_full_drive_says_so_where_the_group_cannot_do_without_it() {
     let mut rng = sim.rng();
     let (group, _) = filled(&sim, shape(Level::Raid0, 2, None, None, None, 16 * KIB), &mut rng, 1);
     let place = group.leader().shared().geometry.place(0);
-    assert_eq!((place.unit, place.x), (UnitIndex(0), 0));
+    assert_eq!((place.stripe_group, place.offset), (StripeGroup(0), 0));
     group.drives[0].error_next(OpKind::Write, DriveError::NoSpace);
     group.drives[0].error_next(OpKind::Write, DriveError::NoSpace);
     let result = sim.block_on(group.leader().write(0, Buf::from(vec![1; 4096]), false));

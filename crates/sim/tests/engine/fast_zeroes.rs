@@ -14,7 +14,7 @@ const FAST: WriteZeroes = WriteZeroes { fua: false, keep_allocated: false, only_
 /// around it.
 fn band(group: &Group) -> u64 {
     let geometry = &group.leader().shared().geometry;
-    geometry.stripe_data() * geometry.rows() * geometry.sets
+    geometry.stripe_data_bytes() * geometry.rows() * geometry.sets
 }
 
 /// A group of which everything but the last band was written.
@@ -85,7 +85,7 @@ fn zeroes_that_are_fast_read_as_zeroes_and_no_data_is_written_for_them() {
             let band = band(&group);
             let geometry = group.leader().shared().geometry.clone();
             let allocated = group.leader().shared().map.allocated();
-            let zones_of_band = geometry.zones_per_unit() * geometry.sets;
+            let chunks_of_band = geometry.chunks_per_stripe_group() * geometry.sets;
             sim.trace_start();
             sim.block_on(async {
                 let how = WriteZeroes { fua, ..FAST };
@@ -99,7 +99,8 @@ fn zeroes_that_are_fast_read_as_zeroes_and_no_data_is_written_for_them() {
                 }
             });
             let is_data = |offset: u64| {
-                (geometry.data_start..geometry.data_start + geometry.bands * geometry.unit).contains(&offset)
+                (geometry.data_start..geometry.data_start + geometry.bands * geometry.stripe_group_bytes)
+                    .contains(&offset)
             };
             let writes = sim.trace_take().into_iter().filter(|entry| {
                 entry.phase == Phase::Start
@@ -108,7 +109,7 @@ fn zeroes_that_are_fast_read_as_zeroes_and_no_data_is_written_for_them() {
             });
             assert_eq!(writes.map(|entry| entry.to_string()).collect::<Vec<_>>(), [""; 0], "{shape}, FUA: {fua}");
             let now = group.leader().shared().map.allocated();
-            assert_eq!(allocated - now, 3 * zones_of_band, "{shape}: the space came back");
+            assert_eq!(allocated - now, 3 * chunks_of_band, "{shape}: the space came back");
             if !fua {
                 sim.block_on(group.leader().flush()).expect("flushes");
             }

@@ -45,7 +45,7 @@ fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
                 let (at, member) = loop {
                     let at = rng.below(group.size() / BLOCK as u64) * BLOCK as u64;
                     let place = geometry.place(at);
-                    let member = usize::from(geometry.member(place.unit, place.x, place.role).0);
+                    let member = usize::from(geometry.member(place.stripe_group, place.offset, place.role).0);
                     let first = member / shape.members_per_set() * shape.members_per_set();
                     if member >= shape.survives() && (first == 0 || shape.survives() == 0) {
                         break (at, member);
@@ -104,23 +104,23 @@ fn sets_that_are_well_go_on_beside_one_whose_media_take_no_writes_any_more() {
         let group = Group::create(&sim, shape, drives, shards);
         let mut model = Model::new(group.size());
         let geometry = group.leader().shared().geometry.clone();
-        assert!(geometry.bands > 150, "a set has many units: {}", geometry.bands);
+        assert!(geometry.bands > 150, "a set has many stripe groups: {}", geometry.bands);
         let stripe = geometry.data * BLOCK;
         // One or two stripes of each stripe group, from the two sets in turn.
-        let first_stripes = (0..group.size()).step_by(stripe).filter(|at| geometry.place(*at).x < 8 * KIB);
+        let first_stripes = (0..group.size()).step_by(stripe).filter(|at| geometry.place(*at).offset < 8 * KIB);
         sim.block_on(async {
             for at in first_stripes.clone() {
                 group.leader().write(at, Buf::zeroes(stripe), false).await.expect("writable");
             }
             group.leader().flush().await.expect("flushes");
         });
-        let data = geometry.data_start..geometry.data_start + geometry.bands * geometry.unit;
+        let data = geometry.data_start..geometry.data_start + geometry.bands * geometry.stripe_group_bytes;
         group.drives[..shape.members_per_set()].iter().for_each(|drive| drive.refuse_writes(data.clone()));
         let (mut refused, mut taken) = (0, 0);
         sim.block_on(async {
             for round in 1..=3_u8 {
                 for (index, at) in first_stripes.clone().enumerate() {
-                    let well = !geometry.place(at).unit.0.is_multiple_of(geometry.sets);
+                    let well = !geometry.place(at).stripe_group.0.is_multiple_of(geometry.sets);
                     // Whole stripes leave an indeterminate range, single blocks do not.
                     let len = if !well || index / 2 % 2 == 0 { stripe } else { BLOCK };
                     let new = vec![round; len];
@@ -141,7 +141,7 @@ fn sets_that_are_well_go_on_beside_one_whose_media_take_no_writes_any_more() {
                 }
             }
             for at in first_stripes {
-                if !geometry.place(at).unit.0.is_multiple_of(geometry.sets) {
+                if !geometry.place(at).stripe_group.0.is_multiple_of(geometry.sets) {
                     let read = group.leader().read(at, BufMut::zeroed(stripe)).await.expect("readable");
                     same(&read, &model.bytes[at as usize..at as usize + stripe], at);
                 }

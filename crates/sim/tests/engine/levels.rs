@@ -48,7 +48,7 @@ fn every_level_reads_back_what_was_written_with_any_survivable_members_lost() {
 }
 
 #[test]
-fn with_five_to_seven_syndromes_any_that_many_members_may_be_lost() {
+fn with_five_to_seven_parity_strips_any_that_many_members_may_be_lost() {
     // Four and eight, the level's limits, are tested above with all sets. Here only the largest
     // sets are.
     let mut cases = 0;
@@ -134,7 +134,7 @@ fn extents_cover_a_range_and_show_every_written_byte_as_allocated() {
                 let offset = rng.below(size - 5000);
                 array.write(offset, Buf::from(vec![1; 5000]), false).await.expect("writable");
                 written[offset as usize..offset as usize + 5000].fill(true);
-                let (start, len) = any_range(&mut rng, size, geometry.stripe_data(), geometry.unit);
+                let (start, len) = any_range(&mut rng, size, geometry.stripe_data_bytes(), geometry.stripe_group_bytes);
                 let mut at = start;
                 while at < start + len {
                     let extents = array.extents(at, start + len - at).expect("in range");
@@ -154,7 +154,7 @@ fn extents_cover_a_range_and_show_every_written_byte_as_allocated() {
                 assert_eq!(at, start + len);
             }
             let used = array.used_bytes(0, size).await;
-            assert_eq!(used, array.shared().map.allocated() * geometry.zone * geometry.data as u64);
+            assert_eq!(used, array.shared().map.allocated() * geometry.chunk_bytes * geometry.data as u64);
         });
     }
 }

@@ -121,10 +121,10 @@ fn a_write_to_several_strips_with_fua_is_right_after_a_power_cut_though_drives_d
         let before: Vec<Before> = row.blocks.iter().map(|&block| Before::of(&group, block)).collect();
         sim.block_on(async {
             // All of the stripe, or all of it but the first and the last block: several strips in
-            // each column.
-            let first = geometry.offset(row.unit, 0, row.x / geometry.strip * geometry.strip);
+            // each member offset.
+            let first = geometry.offset(row.stripe_group, 0, row.offset / geometry.strip_bytes * geometry.strip_bytes);
             let less = if geometry.data > 2 { rng.below(2) * BLOCK } else { 0 };
-            overwrite(&group, &mut model, first + less, geometry.stripe_data() - 2 * less, true, &mut rng).await;
+            overwrite(&group, &mut model, first + less, geometry.stripe_data_bytes() - 2 * less, true, &mut rng).await;
         });
         for role in row.roles(&mut rng, shape.survives()) {
             let damage = *rng.pick(&[Damage::Rot, Damage::LostWrite]);

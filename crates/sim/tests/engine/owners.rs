@@ -47,7 +47,7 @@ fn keep_changing(group: &Group, rng: &mut Rng, changes: Rc<Cell<usize>>) {
 }
 
 #[test]
-fn units_that_change_their_owners_under_load_lose_nothing_whenever_the_power_fails() {
+fn stripe_groups_that_change_their_owners_under_load_lose_nothing_whenever_the_power_fails() {
     let changes = Rc::new(Cell::new(0));
     for seed in seeds(150) {
         let sim = Sim::new(seed);
@@ -108,7 +108,7 @@ fn a_crash_at_every_point_of_a_change_of_owners_keeps_what_was_promised() {
 }
 
 #[test]
-fn a_rebuild_knows_what_it_has_done_when_units_change_their_owners() {
+fn a_rebuild_knows_what_it_has_done_when_stripe_groups_change_their_owners() {
     let changes = Rc::new(Cell::new(0));
     for seed in seeds(40) {
         let sim = Sim::new(seed);
@@ -147,9 +147,9 @@ fn fewer_owners_write_fewer_frames_for_the_same_load() {
             assert_eq!(group.leader().own(owners).await, Ok(true));
             group.take_counts();
             for round in 0..8u64 {
-                let units = group.size() / (64 * KIB);
+                let stripe_groups = group.size() / (64 * KIB);
                 let write = |index: u64| {
-                    let at = (index * 7 + round * 3) % units * (64 * KIB) + round * 4 * KIB;
+                    let at = (index * 7 + round * 3) % stripe_groups * (64 * KIB) + round * 4 * KIB;
                     group.leader().write(at, Buf::from(vec![2; 4096]), false)
                 };
                 join_all((0..16).map(write)).await.into_iter().for_each(|written| written.expect("writable"));
@@ -168,7 +168,10 @@ fn a_large_write_goes_to_the_owner_of_its_run_and_needs_one_frame_on_each_member
         let sim = Sim::new(7);
         let group = Group::create(&sim, shape, new_drives(&sim, 6, 64 * MIB, 4096), 4);
         let geometry = &group.leader().shared().geometry;
-        let (bytes, rows) = (4 * geometry.unit * geometry.data as u64, 4 * geometry.unit / geometry.strip);
+        let (bytes, rows) = (
+            4 * geometry.stripe_group_bytes * geometry.data as u64,
+            4 * geometry.stripe_group_bytes / geometry.strip_bytes,
+        );
         sim.block_on(async {
             let write = async |byte| {
                 let written = group.leader().write(0, Buf::from(vec![byte; bytes as usize]), false);
@@ -181,5 +184,5 @@ fn a_large_write_goes_to_the_owner_of_its_run_and_needs_one_frame_on_each_member
             group.take_counts().writes - rows * geometry.strips() as u64
         })
     };
-    assert_eq!((frames_of(1), frames_of(4)), (12, 6), "four units, each of another owner or all of one");
+    assert_eq!((frames_of(1), frames_of(4)), (12, 6), "four stripe groups, each of another owner or all of one");
 }

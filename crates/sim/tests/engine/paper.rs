@@ -8,10 +8,10 @@
 //! writing*): 4 KiB and its payload.
 //!
 //! - **Without checksums**: the `m` parity members hold the record. The payload is partial parity,
-//!   as long as the columns written. Where all data strips are overwritten, there is none.
+//!   as long as the member offsets written. Where all data strips are overwritten, there is none.
 //! - **With checksums**: one data member more holds it, without a payload.
 //! - **Strict, `d` > 1 and `k` > 1**: the `d` data members and the `m` parity members hold it. The
-//!   payload is the new content, as long as the columns written.
+//!   payload is the new content, as long as the member offsets written.
 //! - **Strict, else**: as without strict. Without checksums one data member more holds it where an
 //!   older whole record of the stripe group may lie in the log.
 //!
@@ -28,7 +28,7 @@
 //!    several strips in place and is not whole
 //!    ([write-hole](../../../../docs/decisions/write-hole.md)).
 
-use array::UnitIndex;
+use array::StripeGroup;
 use drive::{Buf, join_all};
 use format::{CrashSafety, Layout, Level, Shape};
 use sim::{Latency, OpKind, Phase, Sim, TraceEntry};
@@ -63,7 +63,7 @@ struct Write {
 struct Flush {
     sums: u64,
     flushes: u64,
-    seals: u64,
+    checkpoints: u64,
     ticks: u64,
 }
 
@@ -71,8 +71,8 @@ const fn write(reads: u64, (frames, frames_kib): (u64, u64), strips: u64, ticks:
     Write { reads, frames, frames_kib, strips, ticks }
 }
 
-const fn flush(sums: u64, flushes: u64, seals: u64, ticks: u64) -> Flush {
-    Flush { sums, flushes, seals, ticks }
+const fn flush(sums: u64, flushes: u64, checkpoints: u64, ticks: u64) -> Flush {
+    Flush { sums, flushes, checkpoints, ticks }
 }
 
 /// The kind of write.
@@ -141,14 +141,14 @@ fn costs(shape: Shape, protection: Protection, lost: Lost, what: What, seed: u64
     let (at, len) = match (lost, what) {
         (Lost::Nobody, What::Block) => (sim.rng().below(group.size() / BLOCK) * BLOCK, BLOCK),
         (Lost::Nobody, What::Strips(count)) => {
-            let stripe = sim.rng().below(group.size() / geometry.stripe_data()) * geometry.stripe_data();
+            let stripe = sim.rng().below(group.size() / geometry.stripe_data_bytes()) * geometry.stripe_data_bytes();
             (stripe + sim.rng().below(geometry.data as u64 - count + 1) * STRIP, count * STRIP)
         }
-        (Lost::Role(_), What::Block) => (geometry.offset(UnitIndex(0), 0, 0), BLOCK),
-        (Lost::Role(_), What::Strips(count)) => (geometry.offset(UnitIndex(0), 0, 0), count * STRIP),
+        (Lost::Role(_), What::Block) => (geometry.offset(StripeGroup(0), 0, 0), BLOCK),
+        (Lost::Role(_), What::Strips(count)) => (geometry.offset(StripeGroup(0), 0, 0), count * STRIP),
     };
     if let Lost::Role(role) = lost {
-        let member = geometry.member(UnitIndex(0), 0, role);
+        let member = geometry.member(StripeGroup(0), 0, role);
         sim.block_on(group.leader().fail_member(member)).expect("one may be lost");
     }
     written(&sim, &group, at, len)
@@ -168,9 +168,9 @@ fn written(sim: &Sim, group: &Group, at: u64, len: u64) -> (Write, Flush) {
     let began = sim.now();
     sim.block_on(group.leader().flush()).expect("flushes");
     let ticks = (sim.now() - began) / TICK;
-    let (reads, strips, seals, _, sums, flushes) = tally(&sim.trace_take(), &layout);
+    let (reads, strips, checkpoints, _, sums, flushes) = tally(&sim.trace_take(), &layout);
     assert_eq!((reads, strips), (0, 0), "a flush writes no data");
-    (write, flush(sums, flushes, seals, ticks))
+    (write, flush(sums, flushes, checkpoints, ticks))
 }
 
 /// Compares with the figures on paper: for the default, strict, and strict without checksums.
@@ -289,7 +289,7 @@ fn a_small_write_after_a_whole_record_has_one_holder_more_where_none_is_there_fo
     for (protection, holders) in [(STRICT, 3), (STRICT_PLAIN, 3), (Protection::plain(CrashSafety::On), 2)] {
         let sim = Sim::new(1);
         let group = full_group(&sim, parity(Level::Raid6, 6), protection);
-        written(&sim, &group, 0, group.leader().shared().geometry.stripe_data());
+        written(&sim, &group, 0, group.leader().shared().geometry.stripe_data_bytes());
         let (counted, _) = written(&sim, &group, 0, BLOCK);
         let data_holders = holders - 2;
         assert_eq!(counted, write(3, (holders, 2 * 8 + data_holders * 4), 3, 3), "{protection}");
@@ -310,12 +310,12 @@ fn a_small_write_after_another_one_has_no_holder_more_than_the_first() {
 }
 
 #[test]
-fn a_write_with_fua_with_log_and_checksums_needs_neither_flush_nor_sums_nor_seal() {
+fn a_write_with_fua_with_log_and_checksums_needs_neither_flush_nor_sums_nor_checkpoint() {
     for (protection, stripe_frames) in [(DEFAULT, 3), (STRICT, 6)] {
         let sim = Sim::new(9);
         let group = full_group(&sim, parity(Level::Raid6, 6), protection);
         let layout = superblock(&group.drives[0]).layout;
-        let stripe = group.leader().shared().geometry.stripe_data();
+        let stripe = group.leader().shared().geometry.stripe_data_bytes();
         sim.trace_start();
         let fua = |len: u64| {
             sim.block_on(group.leader().write(0, Buf::from(vec![1; len as usize]), true)).expect("writable");
@@ -337,12 +337,12 @@ fn a_write_beside_one_that_is_not_durable_makes_its_row_durable_or_everything_if
             let group = Group::create_with(&sim, shape, protection, drives, 1);
             let layout = superblock(&group.drives[0]).layout;
             let geometry = group.leader().shared().geometry.clone();
-            let two_rows = Buf::from(vec![7; 2 * geometry.stripe_data() as usize]);
+            let two_rows = Buf::from(vec![7; 2 * geometry.stripe_data_bytes() as usize]);
             sim.block_on(group.leader().write(0, two_rows, false)).expect("writable");
             sim.block_on(group.leader().flush()).expect("flushes");
             sim.trace_start();
             let write = |row: u64, role: usize, block: u64| {
-                let at = geometry.offset(UnitIndex(0), role, row * STRIP + block * BLOCK);
+                let at = geometry.offset(StripeGroup(0), role, row * STRIP + block * BLOCK);
                 sim.block_on(group.leader().write(at, Buf::from(vec![1; BLOCK as usize]), false)).expect("writable");
                 let (reads, strips, _, _, sums, flushes) = tally(&sim.trace_take(), &layout);
                 assert_eq!((reads, strips), (m + 1, m + 1), "{shape}, {protection}");
@@ -356,7 +356,7 @@ fn a_write_beside_one_that_is_not_durable_makes_its_row_durable_or_everything_if
             // compares it with the parity.
             assert_eq!([write(0, 0, 0), write(0, 0, 2), write(0, 1, 1)], [nothing; 3], "{shape}, {protection}");
             assert_eq!(write(0, 2, 2), (sums * (m + 2), m + 2), "{shape}, {protection}: both strips");
-            // That ended the conflicts of all columns of the stripe with earlier writes.
+            // That ended the conflicts of all member offsets of the stripe with earlier writes.
             assert_eq!([write(0, 2, 0), write(0, 2, 1)], [nothing; 2], "{shape}, {protection}");
             assert_eq!(write(0, 3, 0), row_of_one, "{shape}, {protection}");
             let later: Vec<(u64, u64)> = (0..6).map(|turn| write(0, turn % 2, 0)).collect();
@@ -375,16 +375,16 @@ fn the_data_strip_that_holds_a_record_lies_where_others_have_a_frame_anyway() {
     let layout = superblock(&group.drives[0]).layout;
     let geometry = group.leader().shared().geometry.clone();
     sim.trace_start();
-    let frames = |units: &[u64]| {
-        let writes = units.iter().map(|&unit| geometry.offset(UnitIndex(unit), 0, 0));
+    let frames = |stripe_groups: &[u64]| {
+        let writes = stripe_groups.iter().map(|&stripe_group| geometry.offset(StripeGroup(stripe_group), 0, 0));
         let write = |at| group.leader().write(at, Buf::from(vec![1; BLOCK as usize]), false);
         sim.block_on(async { join_all(writes.map(write)).await }).into_iter().for_each(|done| done.expect("writable"));
         let (_, strips, frames, log_bytes, ..) = tally(&sim.trace_take(), &layout);
-        assert_eq!(strips, 3 * units.len() as u64);
+        assert_eq!(strips, 3 * stripe_groups.len() as u64);
         (frames, log_bytes / KIB)
     };
     // The parity strips of consecutive stripes are on neighboring members.
-    assert_eq!((0..2).map(|row| geometry.member(UnitIndex(row), 0, 12).0).collect::<Vec<_>>(), [13, 12]);
+    assert_eq!((0..2).map(|row| geometry.member(StripeGroup(row), 0, 12).0).collect::<Vec<_>>(), [13, 12]);
     assert_eq!(frames(&[0]), (3, 2 * 8 + 4), "nobody else has one");
     // Parity is on members 13 and 0, and on 9 and 10. A parity member of one stripe is the extra
     // holder of the other stripe's record.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use array::{Event, JoinError, MemberIndex, UnitIndex};
+use array::{Event, JoinError, MemberIndex, StripeGroup};
 use drive::{Buf, DriveError, Env};
 use format::{CrashSafety, Level, MemberState, Shape};
 use sim::{Latency, OpKind, Phase, Rng, Sim, SimDrive};
@@ -22,7 +22,7 @@ pub async fn verify_with_others_lost(group: &Group, model: &Model, rng: &mut Rng
         let mut others: Vec<usize> =
             (set * strips..(set + 1) * strips).filter(|member| !spared.contains(member)).collect();
         rng.shuffle(&mut others);
-        for &member in others.iter().take(geometry.syndromes) {
+        for &member in others.iter().take(geometry.parity_count) {
             group.member(member).fail();
         }
     }
@@ -163,7 +163,7 @@ fn first_writes_discards_and_rewrites_race_a_rebuild() {
 }
 
 #[test]
-fn a_rebuild_writes_allocated_zones_only() {
+fn a_rebuild_writes_allocated_chunks_only() {
     for shape in redundant_shapes(16 * KIB) {
         let sim = Sim::new(11);
         let members = usize::from(shape.members);
@@ -186,12 +186,12 @@ fn a_rebuild_writes_allocated_zones_only() {
                 entry.drive_index == index
                     && (entry.phase, entry.kind) == (Phase::Done, OpKind::Write)
                     && entry.offset >= geometry.data_start
-                    && entry.offset < geometry.data_start + geometry.bands * geometry.unit
+                    && entry.offset < geometry.data_start + geometry.bands * geometry.stripe_group_bytes
             });
             let written: u64 = writes.map(|entry| entry.len).sum();
-            let zones = group.leader().shared().map.allocated();
-            assert!(written <= zones * geometry.zone, "{shape}: {written} bytes for {zones} zones");
-            assert!(written >= geometry.zone / 2, "{shape}: {written} bytes");
+            let chunks = group.leader().shared().map.allocated();
+            assert!(written <= chunks * geometry.chunk_bytes, "{shape}: {written} bytes for {chunks} chunks");
+            assert!(written >= geometry.chunk_bytes / 2, "{shape}: {written} bytes");
             verify_with_others_lost(&group, &model, &mut rng, &[0]).await;
         });
     }
@@ -298,7 +298,7 @@ fn an_interrupted_rebuild_goes_on_where_its_checkpoint_is() {
         let was_rebuilding = group.state(lost) == MemberState::Rebuilding;
         let drives = if rng.chance(1, 2) { sim.block_on(group.stop()) } else { group.cut(&sim) };
         let checkpoint = superblock(&drives[(lost + 1) % usize::from(shape.members)]).rebuild;
-        resumed += u64::from(was_rebuilding && checkpoint.is_some_and(|rebuild| rebuild.next_zone > 0));
+        resumed += u64::from(was_rebuilding && checkpoint.is_some_and(|rebuild| rebuild.next_chunk > 0));
         let drives: Vec<SimDrive> =
             drives.into_iter().filter(|drive| drive::Drive::info(drive).name != format!("d{lost}")).collect();
         let group = Group::open(&sim, drives, 1);
@@ -352,7 +352,7 @@ fn media_errors_beside_a_rebuild_are_served_from_the_redundancy_that_is_left() {
             let lost = rng.index(members);
             let bad = (lost + 1 + rng.index(members - 1)) % members;
             let geometry = group.leader().shared().geometry.clone();
-            let data = geometry.bands * geometry.unit;
+            let data = geometry.bands * geometry.stripe_group_bytes;
             for _ in 0..4 {
                 let at = geometry.data_start + rng.below(data / 512) * 512;
                 group.drives[bad]
@@ -522,7 +522,7 @@ fn a_rebuild_that_stopped_at_an_unreadable_stripe_keeps_what_it_had_up_to_date()
             let leader = group.leader();
             leader.write(0, Buf::from(model.bytes.clone()), false).await.expect("writable");
             let geometry = leader.shared().geometry.clone();
-            let last = geometry.data_start + geometry.bands * geometry.unit;
+            let last = geometry.data_start + geometry.bands * geometry.stripe_group_bytes;
             group.drives[bad].media_error(last - 4096..last);
             leader.fail_member(MemberIndex(lost as u16)).await.expect("one may be lost");
             leader.replace(MemberIndex(lost as u16), id, uuid(&mut rng)).await.expect("the drive fits");
@@ -530,7 +530,7 @@ fn a_rebuild_that_stopped_at_an_unreadable_stripe_keeps_what_it_had_up_to_date()
             group.jobs_end().await;
             spare.set_latency(Latency::USUAL);
             assert_eq!(group.state(lost), MemberState::Rebuilding, "it could not end");
-            let start = superblock(group.member((lost + 1) % 4)).rebuild.map_or(0, |rebuild| rebuild.next_zone);
+            let start = superblock(group.member((lost + 1) % 4)).rebuild.map_or(0, |rebuild| rebuild.next_chunk);
             stopped_later += u64::from(start > 0);
             // All data is written anew, including the unreadable place.
             rng.fill(&mut model.bytes);
@@ -597,12 +597,12 @@ fn two_interrupted_rebuilds_both_end_right() {
 }
 
 #[test]
-fn a_syndrome_behind_the_checkpoint_of_a_drive_that_is_being_filled_is_right_after_a_crash() {
+fn a_parity_strip_behind_the_checkpoint_of_a_drive_that_is_being_filled_is_right_after_a_crash() {
     // Regression (seed 504582): the only parity of a stripe was on such a drive, so no member held
     // a record. After a crash between the data and the parity, the rebuild went on behind the
     // stripe, and the next lost member also lost a block that no write had touched.
     let shape = shape(Level::Raid5, 3, None, None, None, 4 * KIB);
-    let syndrome = 2;
+    let parity_strip = 2;
     let mut behind = 0;
     for seed in seeds(60) {
         let sim = Sim::new(seed);
@@ -628,11 +628,11 @@ fn a_syndrome_behind_the_checkpoint_of_a_drive_that_is_being_filled_is_right_aft
         let group = Group::open(&sim, drives, 1);
         let geometry = group.leader().shared().geometry.clone();
         // With one set and stripe groups of one allocation chunk, both have the same numbers.
-        let unit = UnitIndex(rng.below(checkpoint.next_zone.max(1)));
+        let stripe_group = StripeGroup(rng.below(checkpoint.next_chunk.max(1)));
         let mut rows = geometry.row_ranges().map(|row| row.start).collect::<Vec<u64>>();
-        rows.retain(|&x| usize::from(geometry.member(unit, x, syndrome).0) == lost);
-        let offset = geometry.offset(unit, rng.index(syndrome), *rng.pick(&rows));
-        behind += u64::from(checkpoint.next_zone > 0 && group.state(lost) == MemberState::Rebuilding);
+        rows.retain(|&offset| usize::from(geometry.member(stripe_group, offset, parity_strip).0) == lost);
+        let offset = geometry.offset(stripe_group, rng.index(parity_strip), *rng.pick(&rows));
+        behind += u64::from(checkpoint.next_chunk > 0 && group.state(lost) == MemberState::Rebuilding);
         sim.stop_after(rng.below(30));
         let write = Request::Write { fua: rng.chance(1, 2) };
         let _ = sim.try_block_on(perform(group.leader(), &history, write, offset, 4 * KIB));
@@ -641,7 +641,7 @@ fn a_syndrome_behind_the_checkpoint_of_a_drive_that_is_being_filled_is_right_aft
         sim.block_on(async {
             settle(&group, &history, &mut rng).await;
             until_in_sync(&group).await;
-            assert_eq!(group.differences().await, 0, "seed {seed}: data and syndromes agree");
+            assert_eq!(group.differences().await, 0, "seed {seed}: data and parity agree");
             group.member((lost + 1) % 3).fail();
             verify_latest(&group, &history, &mut rng).await;
         });

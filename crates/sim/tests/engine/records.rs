@@ -7,7 +7,7 @@ use sim::Sim;
 use crate::group::*;
 
 #[test]
-fn a_zone_that_was_given_back_and_written_again_is_not_put_right_by_a_record_from_before() {
+fn a_chunk_that_was_given_back_and_written_again_is_not_put_right_by_a_record_from_before() {
     // The first write of an allocation chunk needs no record. So after a discard no new record
     // would cover an older one.
     let protections = [Protection::DEFAULT, Protection::plain(CrashSafety::On), Protection::plain(CrashSafety::Strict)];
@@ -19,25 +19,25 @@ fn a_zone_that_was_given_back_and_written_again_is_not_put_right_by_a_record_fro
         let group = Group::create_with(&sim, shape, *rng.pick(&protections), drives, 1);
         let mut model = Model::new(group.size());
         let geometry = group.leader().shared().geometry.clone();
-        let unit_bytes = geometry.unit * geometry.data as u64;
-        let unit = rng.below(group.size() / unit_bytes) * unit_bytes;
-        let range = unit as usize..(unit + unit_bytes) as usize;
+        let stripe_group_bytes = geometry.stripe_group_bytes * geometry.data as u64;
+        let stripe_group = rng.below(group.size() / stripe_group_bytes) * stripe_group_bytes;
+        let range = stripe_group as usize..(stripe_group + stripe_group_bytes) as usize;
         sim.block_on(async {
             let array = group.leader();
             rng.fill(&mut model.bytes[range.clone()]);
-            array.write(unit, Buf::from(model.bytes[range.clone()].to_vec()), true).await.expect("writable");
+            array.write(stripe_group, Buf::from(model.bytes[range.clone()].to_vec()), true).await.expect("writable");
             array.flush().await.expect("flushes");
             for _ in 0..1 + rng.below(4) {
                 // Writes some blocks with records, which name the content of the others.
-                let start = unit + rng.below(unit_bytes / KIB) * KIB;
-                let len = (KIB * (1 + rng.below(32))).min(unit + unit_bytes - start);
+                let start = stripe_group + rng.below(stripe_group_bytes / KIB) * KIB;
+                let len = (KIB * (1 + rng.below(32))).min(stripe_group + stripe_group_bytes - start);
                 let mut new = vec![0; len as usize];
                 rng.fill(&mut new);
                 array.write(start, Buf::from(new), true).await.expect("writable");
             }
-            array.discard(unit, unit_bytes).await.expect("discards");
+            array.discard(stripe_group, stripe_group_bytes).await.expect("discards");
             rng.fill(&mut model.bytes[range.clone()]);
-            array.write(unit, Buf::from(model.bytes[range.clone()].to_vec()), true).await.expect("writable");
+            array.write(stripe_group, Buf::from(model.bytes[range.clone()].to_vec()), true).await.expect("writable");
         });
         let mut drives = group.cut(&sim);
         for _ in 0..rng.below(shape.survives() as u64 + 1) {

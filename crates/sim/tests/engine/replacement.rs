@@ -169,7 +169,7 @@ fn a_member_that_fails_during_the_copy_leaves_only_the_rest_to_be_rebuilt() {
             until_in_sync(&group).await;
             assert!(is_replaced(&group, id), "{:?}", group.events.borrow());
             let missed = group.events.borrow().iter().find_map(|event| match event {
-                Event::RebuildStarted { missed_bytes, .. } => Some(missed_bytes.expect("what it missed is known")),
+                Event::RebuildStarted { dirty_bytes, .. } => Some(dirty_bytes.expect("what it missed is known")),
                 _ => None,
             });
             less += u32::from(missed.is_some_and(|missed| missed < total));
@@ -233,7 +233,7 @@ fn strips_that_the_member_cannot_give_are_computed_from_the_others() {
         let shape = *rng.pick(&shapes()[1..]);
         let (group, model, id) = group_and_drive(&sim, &mut rng, shape, 10_000);
         let geometry = &group.leader().shared().geometry;
-        let (start, len) = (geometry.data_start, geometry.bands * geometry.unit);
+        let (start, len) = (geometry.data_start, geometry.bands * geometry.stripe_group_bytes);
         group.drives[1].media_error(start..start + len);
         sim.block_on(async {
             begin(&group, id, &mut rng).await;
@@ -359,10 +359,10 @@ fn a_small_write_costs_one_more_operation_while_its_member_is_copied() {
         let array = group.leader();
         let geometry = &array.shared().geometry;
         let place = (0..geometry.data as u64).map(|strip| geometry.place(strip * 64 * KIB));
-        let mut mine = place.filter(|place| geometry.member(place.unit, place.x, place.role) == MEMBER);
+        let mut mine = place.filter(|place| geometry.member(place.stripe_group, place.offset, place.role) == MEMBER);
         let place = mine.next().expect("member 1 has data in the first stripe");
-        let at = geometry.offset(place.unit, place.role, place.x);
-        let offset = geometry.member_offset(place.unit, place.x);
+        let at = geometry.offset(place.stripe_group, place.role, place.offset);
+        let offset = geometry.drive_offset(place.stripe_group, place.offset);
         let write = async || array.write(at, Buf::from(vec![1; 4096]), false).await.expect("writable");
         write().await;
         begin(&group, id, &mut rng).await;

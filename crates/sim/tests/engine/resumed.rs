@@ -74,11 +74,12 @@ fn a_rebuild_that_was_interrupted_writes_everything_above_its_checkpoint_once_an
         if found.superblock.members[lost].state != MemberState::Rebuilding {
             continue; // It was done already.
         }
-        let next_zone = found.superblock.rebuild.map_or(0, |rebuild| rebuild.next_zone);
-        let data_end = geometry.data_start + geometry.bands * geometry.unit;
-        let checkpoint = geometry.data_start + next_zone / (geometry.zones_per_unit() * geometry.sets) * geometry.unit;
+        let next_chunk = found.superblock.rebuild.map_or(0, |rebuild| rebuild.next_chunk);
+        let data_end = geometry.data_start + geometry.bands * geometry.stripe_group_bytes;
+        let checkpoint = geometry.data_start
+            + next_chunk / (geometry.chunks_per_stripe_group() * geometry.sets) * geometry.stripe_group_bytes;
         assert!(checkpoint < data_end, "seed {seed}: there is something left to do");
-        resumed[usize::from(is_cut)] += u64::from(next_zone > 0);
+        resumed[usize::from(is_cut)] += u64::from(next_chunk > 0);
 
         sim.trace_start();
         let group = Group::open(&sim, drives, 1 + rng.index(3));

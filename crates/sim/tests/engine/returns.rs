@@ -44,7 +44,7 @@ async fn pull(group: &Group, member: usize, rng: &mut Rng) -> SimDrive {
 fn missed(group: &Group) -> Vec<Option<u64>> {
     let events = group.events.borrow();
     let started = |event: &Event| match event {
-        Event::RebuildStarted { missed_bytes, .. } => Some(*missed_bytes),
+        Event::RebuildStarted { dirty_bytes, .. } => Some(*dirty_bytes),
         _ => None,
     };
     events.iter().filter_map(started).collect()
@@ -97,7 +97,7 @@ fn a_drive_that_was_pulled_under_load_gets_what_it_missed() {
 }
 
 #[test]
-fn a_drive_that_missed_one_write_gets_one_unit() {
+fn a_drive_that_missed_one_write_gets_one_stripe_group() {
     for shape in redundant_shapes(16 * KIB) {
         let sim = Sim::new(5);
         let mut rng = sim.rng();
@@ -112,17 +112,17 @@ fn a_drive_that_missed_one_write_gets_one_unit() {
             group.leader().replace(MemberIndex(0), id, uuid(&mut rng)).await.expect("it is the old one");
             until_in_sync(&group).await;
         });
-        let unit = group.leader().shared().geometry.unit;
+        let stripe_group = group.leader().shared().geometry.stripe_group_bytes;
         let data_start = group.leader().shared().geometry.data_start;
-        let data_end = data_start + group.leader().shared().geometry.bands * unit;
+        let data_end = data_start + group.leader().shared().geometry.bands * stripe_group;
         let writes = sim.trace_take().into_iter().filter(|entry| {
             entry.drive_index == index
                 && (entry.phase, entry.kind) == (Phase::Done, OpKind::Write)
                 && (data_start..data_end).contains(&entry.offset)
         });
         let bytes: u64 = writes.map(|entry| entry.len).sum();
-        assert!(bytes <= unit, "{shape}: {bytes} bytes for one unit of {unit}");
-        assert_eq!(missed(&group), [Some(unit)], "{shape}");
+        assert!(bytes <= stripe_group, "{shape}: {bytes} bytes for one stripe group of {stripe_group}");
+        assert_eq!(missed(&group), [Some(stripe_group)], "{shape}");
         sim.block_on(verify_with_others_lost(&group, &model, &mut rng, &[]));
     }
 }

@@ -1,7 +1,7 @@
 //! Bit rot is found, located where parity can locate it, and repaired. Checksums are tested in
 //! `checksums.rs`.
 
-use array::{Event, JobState, MemberIndex, ScrubMode, UnitIndex};
+use array::{Event, JobState, MemberIndex, ScrubMode, StripeGroup};
 use drive::{Buf, DriveError, Env};
 use format::{CrashSafety, Level, Shape};
 use sim::{OpKind, Rng, Sim};
@@ -24,7 +24,7 @@ fn filled(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Group, Model) {
 fn rot(group: &Group, rng: &mut Rng) -> (usize, u64, Vec<u8>) {
     let geometry = &group.leader().shared().geometry;
     let member = rng.index(group.drives.len());
-    let at = geometry.data_start + rng.below(geometry.bands * geometry.unit / 4096) * 4096;
+    let at = geometry.data_start + rng.below(geometry.bands * geometry.stripe_group_bytes / 4096) * 4096;
     let before = group.drives[member].read_raw(at, 4096);
     group.drives[member].corrupt(at + rng.below(8) * 512, 512);
     (member, at, before)
@@ -38,7 +38,7 @@ async fn scrub(group: &Group, mode: ScrubMode) -> array::JobStatus {
 }
 
 #[test]
-fn bit_rot_is_named_and_repaired_where_two_syndromes_agree_on_it() {
+fn bit_rot_is_named_and_repaired_where_two_parity_strips_agree_on_it() {
     for seed in seeds(40) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -73,7 +73,7 @@ fn bit_rot_is_named_and_repaired_where_two_syndromes_agree_on_it() {
 }
 
 #[test]
-fn with_one_syndrome_bit_rot_is_reported_and_not_guessed() {
+fn with_one_parity_strip_bit_rot_is_reported_and_not_guessed() {
     for seed in seeds(20) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -101,9 +101,9 @@ fn a_finding_names_the_group_byte() {
     let mut rng = sim.rng();
     let (group, _) = filled(&sim, shape(Level::Raid6, 6, None, None, None, 16 * KIB), &mut rng);
     let geometry = group.leader().shared().geometry.clone();
-    let byte = geometry.offset(UnitIndex(2), 3, 5 * 4096);
-    let member = geometry.member(UnitIndex(2), 5 * 4096, 3);
-    group.drives[usize::from(member.0)].corrupt(geometry.member_offset(UnitIndex(2), 5 * 4096) + 100, 1);
+    let byte = geometry.offset(StripeGroup(2), 3, 5 * 4096);
+    let member = geometry.member(StripeGroup(2), 5 * 4096, 3);
+    group.drives[usize::from(member.0)].corrupt(geometry.drive_offset(StripeGroup(2), 5 * 4096) + 100, 1);
     let report = sim.block_on(scrub(&group, ScrubMode::Report));
     assert_eq!((report.findings[0].offset, report.findings[0].member), (byte, Some(member)));
 }
@@ -160,8 +160,8 @@ fn a_lost_or_misdirected_write_is_found_and_repaired() {
         let geometry = group.leader().shared().geometry.clone();
         let at = rng.below(group.size() / 4096) * 4096;
         let place = geometry.place(at);
-        let drive = &group.drives[usize::from(geometry.member(place.unit, place.x, place.role).0)];
-        let elsewhere = geometry.data_start + rng.below(geometry.bands * geometry.unit / 4096) * 4096;
+        let drive = &group.drives[usize::from(geometry.member(place.stripe_group, place.offset, place.role).0)];
+        let elsewhere = geometry.data_start + rng.below(geometry.bands * geometry.stripe_group_bytes / 4096) * 4096;
         if seed % 2 == 0 {
             drive.lose_writes(1);
         } else {
@@ -173,7 +173,7 @@ fn a_lost_or_misdirected_write_is_found_and_repaired() {
             group.leader().write(at, Buf::from(new), false).await.expect("nobody notices");
             let job = scrub(&group, ScrubMode::Repair).await;
             assert_eq!(job.found, job.repaired);
-            assert!(job.found > 0 || elsewhere == geometry.member_offset(place.unit, place.x));
+            assert!(job.found > 0 || elsewhere == geometry.drive_offset(place.stripe_group, place.offset));
             verify(&group, &model, &mut rng).await;
         });
     }

@@ -23,7 +23,7 @@ fn filled(sim: &Sim, shape: Shape, rotten: usize) -> (Group, Model) {
         group.leader().flush().await.expect("durable");
     });
     let geometry = group.leader().shared().geometry.clone();
-    let blocks = geometry.bands * geometry.unit / 4096;
+    let blocks = geometry.bands * geometry.stripe_group_bytes / 4096;
     let member = rng.index(group.drives.len());
     for index in 0..rotten as u64 {
         group.drives[member].corrupt(geometry.data_start + index * blocks / rotten as u64 * 4096, 512);

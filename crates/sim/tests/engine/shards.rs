@@ -129,7 +129,7 @@ fn failures_seen_by_any_shard_reach_all_of_them() {
 }
 
 #[test]
-fn a_write_that_is_one_operation_of_memory_is_done_at_once_where_its_unit_belongs() {
+fn a_write_that_is_one_operation_of_memory_is_done_at_once_where_its_stripe_group_belongs() {
     let sim = Sim::new(4);
     let shards = 2;
     for (level, members) in [(Level::Raid0, 2), (Level::Raid1, 2)] {
@@ -146,10 +146,10 @@ fn a_write_that_is_one_operation_of_memory_is_done_at_once_where_its_unit_belong
             }
             let mut at_once = 0;
             for (at, shard) in (0..MIB).step_by(4096).flat_map(|at| (0..shards).map(move |shard| (at, shard))) {
-                let unit = group.leader().shared().geometry.place(at).unit;
+                let stripe_group = group.leader().shared().geometry.place(at).stripe_group;
                 let mut future = Box::pin(write(shard, at, 2 + shard as u8));
                 let done = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                let expected = level == Level::Raid0 && unit.0 % shards as u64 == shard as u64;
+                let expected = level == Level::Raid0 && stripe_group.0 % shards as u64 == shard as u64;
                 assert_eq!(done.is_ready(), expected, "{level:?}: {at} on shard {shard}");
                 at_once += u64::from(done.is_ready());
                 match done {

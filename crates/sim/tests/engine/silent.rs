@@ -162,7 +162,7 @@ fn read_all(group: &Group, model: &Model, member: u16) -> (Rc<Cell<u64>>, u64, u
     let (mut free, mut all) = (0, 0);
     for block in 0..group.size() / 4096 {
         let place = geometry.place(block * 4096);
-        free += u64::from(geometry.member(place.unit, place.x, place.role) != MemberIndex(member));
+        free += u64::from(geometry.member(place.stripe_group, place.offset, place.role) != MemberIndex(member));
         all += 1;
         let (array, answered) = (group.shards[block as usize % group.shards.len()].clone(), answered.clone());
         let expected = model.bytes[block as usize * 4096..][..4096].to_vec();
@@ -223,7 +223,7 @@ fn a_member_that_is_needed_stays_and_is_waited_for() {
     let geometry = group.leader().shared().geometry.clone();
     let there = (0..group.size() / 4096).map(|block| block * 4096).find(|&at| {
         let place = geometry.place(at);
-        geometry.member(place.unit, place.x, place.role) == MemberIndex(1)
+        geometry.member(place.stripe_group, place.offset, place.role) == MemberIndex(1)
     });
     let there = there.expect("it holds data");
     let (read, flush, write) = (group.shards[1].clone(), group.shards[0].clone(), group.shards[1].clone());
@@ -242,7 +242,7 @@ fn a_member_that_is_needed_stays_and_is_waited_for() {
     let (member, drive, cause) = (MemberIndex(1), array::DriveId(1), array::Cause::Silent { seconds: 30 });
     assert!(group.events.borrow().contains(&Event::MemberNeeded { member, drive, cause }));
     // A whole stripe: a partial one needs reads first, and those fail.
-    let stripe = geometry.stripe_data();
+    let stripe = geometry.stripe_data_bytes();
     let there = there / stripe * stripe;
     let bytes = vec![9; stripe as usize];
     model.bytes[there as usize..(there + stripe) as usize].copy_from_slice(&bytes);
@@ -405,7 +405,7 @@ fn a_member_that_answers_late_requests_and_not_an_early_one_has_lost_that() {
     let sim = Sim::new(4);
     let mut rng = sim.rng();
     let (group, mut model) = filled(&sim, raid6(), &mut rng, 2);
-    let stripe = group.leader().shared().geometry.stripe_data();
+    let stripe = group.leader().shared().geometry.stripe_data_bytes();
     group.drives[1].lose_next_operation();
     let written = Rc::new(Cell::new(false));
     let (array, done) = (group.leader().clone(), written.clone());

@@ -321,7 +321,7 @@ fn a_member_that_stays_slow_gives_its_place_to_a_spare_if_asked() {
         Event::MemberSlow { member, drive },
         Event::MemberRetired { member, drive },
         Event::MemberFailed { member, drive, cause: array::Cause::Slow },
-        Event::RebuildStarted { member, drive: spare, missed_bytes: None },
+        Event::RebuildStarted { member, drive: spare, dirty_bytes: None },
         Event::RebuildFinished { member, drive: spare },
     ];
     assert_eq!(events, expected);
@@ -356,11 +356,11 @@ fn writes_wait_for_a_slow_member_until_it_is_retired() {
         sim.block_on(writes_p90(&group, &mut Rng::new(8)))
     };
     let (soon, retired) = (after_a_while(1, true, 30), after_a_while(1, true, 90));
-    let kept = after_a_while(1, false, 90);
-    println!("{healthy} ns healthy, {soon} ns after 30 s, {retired} ns after 90 s, {kept} ns where nobody asked");
+    let warm = after_a_while(1, false, 90);
+    println!("{healthy} ns healthy, {soon} ns after 30 s, {retired} ns after 90 s, {warm} ns where nobody asked");
     assert!(retired <= 2 * healthy, "{retired} ns instead of {healthy} ns");
     assert!(soon > 4 * healthy, "half a minute is forgiven: {soon} ns beside {healthy} ns");
-    assert!(kept > 4 * healthy, "nobody asked: {kept} ns beside {healthy} ns");
+    assert!(warm > 4 * healthy, "nobody asked: {warm} ns beside {healthy} ns");
 }
 
 /// The background job.

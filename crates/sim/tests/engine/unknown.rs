@@ -165,7 +165,7 @@ fn what_more_faults_than_are_promised_leave_unknown_is_listed_and_the_group_is_a
             let sim = Sim::new(listed);
             let group = written_with(&sim, shape, protection, 24 * MIB, 1, MIB);
             let geometry = group.leader().shared().geometry.clone();
-            let row = geometry.member_offset(geometry.place(0).unit, 0);
+            let row = geometry.drive_offset(geometry.place(0).stripe_group, 0);
             sim.block_on(group.leader().write(0, Buf::from(vec![NEW; WRITTEN as usize]), false)).expect("writable");
             let drives = group.cut(&sim);
             let unreadable = (absent + survives - 1 + unreadable) % members;

@@ -32,7 +32,7 @@ fn check(sim: &Sim, shape: Shape, drives: Vec<SimDrive>, history: &Shared, rng: 
     let lost: Vec<Loss> = (0..usize::from(shape.members)).map(Loss::in_power_cut).collect();
     sim.block_on(settle_with(&group, history, rng, &lost));
     if shape.survives() > 0 && group.all_in_sync() {
-        assert_eq!(sim.block_on(group.differences()), 0, "{shape}: syndromes fit");
+        assert_eq!(sim.block_on(group.differences()), 0, "{shape}: the parity fits");
     }
     let drives = sim.block_on(group.stop());
     history.borrow_mut().stopped();
@@ -125,9 +125,9 @@ fn a_moment_without_any_drive_while_a_group_is_started_costs_nothing_that_was_ac
 }
 
 /// The place of a structure on a member.
-type Place = fn(&Layout) -> std::ops::Range<u64>;
+type RegionOf = fn(&Layout) -> std::ops::Range<u64>;
 
-const STRUCTURES: [(&str, Place); 3] = [
+const STRUCTURES: [(&str, RegionOf); 3] = [
     ("allocation map", |layout| {
         let start = map_slot_offset(layout, 0, 0);
         start..start + MAP_SLOTS * BLOCK as u64

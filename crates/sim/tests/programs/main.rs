@@ -36,13 +36,13 @@ fn ten_million_operations_of_random_programs_within_the_table_of_faults_keep_eve
 }
 
 #[test]
-fn random_programs_with_members_on_shelves_and_networks_that_fail_keep_every_promise() {
+fn random_programs_with_members_on_targets_and_networks_that_fail_keep_every_promise() {
     let runs = std::env::var("PURLIN_SIM_RUNS").ok().map_or(60, |runs| runs.parse().expect("a number"));
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let outcome = Campaign { from: 0, runs, time: None, jobs, progress: false, remote: true }.run();
     println!("{}", outcome.summary());
     assert!(outcome.failures.is_empty(), "{}", outcome.summary());
-    for fault in [Fault::Reset, Fault::Split, Fault::Shelf] {
+    for fault in [Fault::Reset, Fault::Split, Fault::Target] {
         assert!(outcome.tally.faults.get(&fault).is_some_and(|&count| count > runs / 5), "{}", outcome.summary());
     }
 }
@@ -349,7 +349,7 @@ fn a_process_that_is_killed_when_a_member_has_refused_its_superblock_loses_nothi
 }
 
 #[test]
-fn of_two_flushes_at_the_same_time_each_seals_what_was_settled_when_it_began() {
+fn of_two_flushes_at_the_same_time_each_checkpoints_what_was_completed_when_it_began() {
     // Regression (seed 3012419): two components of a write found that their records named a member
     // that had left. The one whose flush began first counted the other's record as open, and the
     // second one found nothing left for a checkpoint record.
@@ -397,15 +397,15 @@ fn a_process_that_is_killed_with_a_thousand_writes_under_way_loses_nothing() {
 }
 
 #[test]
-fn a_write_without_syndromes_over_zones_of_which_one_is_new_is_there_as_a_whole() {
+fn a_write_without_parity_over_chunks_of_which_one_is_new_is_there_as_a_whole() {
     // Regression (seed 338): the first allocation chunk of a strip had been written before, so the
     // write went straight to the member, and the second chunk still counted as never written.
     let ask = |start, len| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us: 0 };
     let shape = shape(Level::Raid0, 4, None, None, None, 64 * 1024);
-    for zones_before in 0..16u64 {
-        let before = (0..4).filter(|zone| zones_before >> zone & 1 == 1).map(|zone| ask(zone * 16 * 1024, 4096));
+    for chunks_before in 0..16u64 {
+        let before = (0..4).filter(|chunk| chunks_before >> chunk & 1 == 1).map(|chunk| ask(chunk * 16 * 1024, 4096));
         let steps = vec![Step::Work(before.collect()), Step::Work(vec![ask(0, 64 * 1024)])];
-        execute(&program(zones_before, shape, Protection::DEFAULT, 4096, steps), false);
+        execute(&program(chunks_before, shape, Protection::DEFAULT, 4096, steps), false);
     }
 }
 
@@ -467,7 +467,7 @@ fn a_member_that_dies_in_the_middle_of_a_start_is_one_of_which_the_group_may_not
 fn a_member_that_is_silent_in_the_middle_of_a_recovery_costs_no_more_than_one_that_was_lost_in_the_power_cut() {
     // Regression (seed 2499): a member was silent during a recovery for longer than the limit. The
     // recovery listed blocks of it as lost that were in flight at the power cut, and was itself cut
-    // off. The model only knew of members that are away when a start begins.
+    // off. The model only knew of members that are disconnected when a start begins.
     let ask = |request, start, len| Step::Work(vec![Ask { request, start, len, shard: 0, pause_us: 0 }]);
     let raid7 = shape(Level::Raid7, 5, None, None, None, 4096);
     let silent = Step::Outage { members: vec![4], how: Broken::Silent, at_start: false, after: 19, us: 33_781_338 };

@@ -1,4 +1,4 @@
-//! Members on shelves, compared with a model that knows every byte.
+//! Members on targets, compared with a model that knows every byte.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -8,26 +8,26 @@ use array::Event;
 use drive::{Buf, Env};
 use format::{Level, Shape};
 use sim::campaign::attempt;
-use sim::{Latency, OpKind, Phase, Rng, Shelf, Sim, SimConnection, SimDrive, SimEnv, Way, Ways};
+use sim::{Latency, OpKind, Phase, Rng, Sim, SimConnection, SimDrive, SimEnv, Target, Way, Ways};
 
 use crate::group::*;
 
 const DRIVE_BYTES: u64 = MIB;
 
-/// A group on two shards. Each member for which `remote` returns true is on a shelf of its own with
-/// `addresses` addresses.
-fn group(sim: &Sim, shape: Shape, remote: impl Fn(usize) -> bool, addresses: usize) -> (Group, Vec<Option<Shelf>>) {
+/// A group on two shards. Each member for which `remote` returns true is on a target of its own
+/// with `addresses` addresses.
+fn group(sim: &Sim, shape: Shape, remote: impl Fn(usize) -> bool, addresses: usize) -> (Group, Vec<Option<Target>>) {
     let drives = new_drives(sim, usize::from(shape.members), DRIVE_BYTES, 512);
     let mut ways = Ways::default();
-    let shelf_of = |(index, drive): (usize, &SimDrive)| {
-        let shelf = Shelf::new(sim, &format!("shelf{index}"), std::slice::from_ref(drive), addresses);
-        ways.add(&shelf, std::slice::from_ref(drive));
-        shelf
+    let target_of = |(index, drive): (usize, &SimDrive)| {
+        let target = Target::new(sim, &format!("target{index}"), std::slice::from_ref(drive), addresses);
+        ways.add(&target, std::slice::from_ref(drive));
+        target
     };
-    let mut shelf_of = shelf_of;
-    let shelves = drives.iter().enumerate().map(|(index, drive)| remote(index).then(|| shelf_of((index, drive))));
-    let shelves: Vec<Option<Shelf>> = shelves.collect();
-    (Group::create_over(sim, shape, Protection::DEFAULT, drives, Rc::new(ways), 2), shelves)
+    let mut target_of = target_of;
+    let targets = drives.iter().enumerate().map(|(index, drive)| remote(index).then(|| target_of((index, drive))));
+    let targets: Vec<Option<Target>> = targets.collect();
+    (Group::create_over(sim, shape, Protection::DEFAULT, drives, Rc::new(ways), 2), targets)
 }
 
 fn raid5() -> Shape {
@@ -62,17 +62,20 @@ async fn verify_from(group: &Group, model: &Model, rng: &mut Rng, remote: usize)
 /// Bytes of a member in the stripe groups that hold the changes in the model.
 fn changed_bytes(group: &Group, model: &Model) -> u64 {
     let geometry = &group.leader().shared().geometry;
-    let unit_of = |offset: u64| geometry.place(offset).unit.0;
-    assert_eq!(geometry.sets, 1, "the units of a range follow on each other");
-    let units: BTreeSet<u64> =
-        model.changed.iter().flat_map(|&(start, len)| unit_of(start)..=unit_of(start + len - 1)).collect();
-    units.len() as u64 * geometry.unit
+    let stripe_group_of = |offset: u64| geometry.place(offset).stripe_group.0;
+    assert_eq!(geometry.sets, 1, "the stripe groups of a range follow on each other");
+    let stripe_groups: BTreeSet<u64> = model
+        .changed
+        .iter()
+        .flat_map(|&(start, len)| stripe_group_of(start)..=stripe_group_of(start + len - 1))
+        .collect();
+    stripe_groups.len() as u64 * geometry.stripe_group_bytes
 }
 
 /// How much each returning drive missed. `None`: it was rebuilt completely.
 fn missed(group: &Group) -> Vec<Option<u64>> {
     let started = |event: &Event| match event {
-        Event::RebuildStarted { missed_bytes, .. } => Some(*missed_bytes),
+        Event::RebuildStarted { dirty_bytes, .. } => Some(*dirty_bytes),
         _ => None,
     };
     group.events.borrow().iter().filter_map(started).collect()
@@ -83,15 +86,15 @@ fn connections_may_be_reset_at_any_time() {
     for seed in seeds(8) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let (group, shelves) = group(&sim, raid5(), |index| index < 2, 1);
+        let (group, targets) = group(&sim, raid5(), |index| index < 2, 1);
         let mut model = Model::new(group.size());
         let network = sim.network();
         let mut forks = (rng.fork(), rng.fork());
         let mut resets = 0;
         sim.block_on(async {
             let buggify = buggify(&group.env, &mut forks.0, 30, Duration::from_millis(4), |rng| {
-                let shelf = rng.pick(&shelves[..2]).as_ref().expect("it has one");
-                let connections = network.connections(&shelf.addresses()[0]);
+                let target = rng.pick(&targets[..2]).as_ref().expect("it has one");
+                let connections = network.connections(&target.addresses()[0]);
                 if !connections.is_empty() {
                     rng.pick(&connections).reset();
                     resets += 1;
@@ -110,9 +113,9 @@ fn a_cut_member_leaves_after_its_time_and_gets_what_it_missed_and_no_more() {
     for seed in seeds(12) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let (mut group, shelves) = group(&sim, raid5(), |index| index == 1, 1);
+        let (mut group, targets) = group(&sim, raid5(), |index| index == 1, 1);
         let mut model = Model::new(group.size());
-        let address = &shelves[1].as_ref().expect("it has one").addresses()[0];
+        let address = &targets[1].as_ref().expect("it has one").addresses()[0];
         let network = sim.network();
         // The upper limit of missed bytes, for each round.
         let mut most = Vec::new();
@@ -125,7 +128,7 @@ fn a_cut_member_leaves_after_its_time_and_gets_what_it_missed_and_no_more() {
                 group.leader().flush().await.expect("nobody is away");
                 model.changed.clear();
                 let mut forks = (rng.fork(), rng.fork());
-                // In one direction or in both: the shelf continues to execute commands, or its
+                // In one direction or in both: the target continues to execute commands, or its
                 // answers do not reach the host.
                 let ways = *rng.pick(&[&[Way::ToTarget][..], &[Way::ToHost], &[Way::ToTarget, Way::ToHost]]);
                 let split = async {
@@ -163,18 +166,18 @@ fn a_cut_member_leaves_after_its_time_and_gets_what_it_missed_and_no_more() {
 }
 
 #[test]
-fn a_cut_member_that_missed_one_write_gets_one_unit() {
+fn a_cut_member_that_missed_one_write_gets_one_stripe_group() {
     for ways in [&[Way::ToTarget][..], &[Way::ToHost], &[Way::ToTarget, Way::ToHost]] {
         let sim = Sim::new(5);
         let mut rng = sim.rng();
-        let (mut group, shelves) = group(&sim, raid5(), |index| index == 1, 1);
+        let (mut group, targets) = group(&sim, raid5(), |index| index == 1, 1);
         let mut model = Model::new(group.size());
         rng.fill(&mut model.bytes);
-        let address = &shelves[1].as_ref().expect("it has one").addresses()[0];
+        let address = &targets[1].as_ref().expect("it has one").addresses()[0];
         let network = sim.network();
-        let unit = group.leader().shared().geometry.unit;
+        let stripe_group = group.leader().shared().geometry.stripe_group_bytes;
         let (data_start, bands) = (group.leader().shared().geometry.data_start, group.leader().shared().geometry.bands);
-        assert!(bands > 4, "a unit is a small part of a member");
+        assert!(bands > 4, "a stripe group is a small part of a member");
         let drive = group.member(1).clone();
         sim.block_on(async {
             group.leader().write(0, Buf::from(model.bytes.clone()), false).await.expect("writable");
@@ -193,35 +196,35 @@ fn a_cut_member_that_missed_one_write_gets_one_unit() {
             }
             until_in_sync(&group).await;
         });
-        assert_eq!(missed(&group), [Some(unit)], "{ways:?}");
+        assert_eq!(missed(&group), [Some(stripe_group)], "{ways:?}");
         let writes = sim.trace_take().into_iter().filter(|entry| {
             entry.drive_index == drive.index()
                 && (entry.phase, entry.kind) == (Phase::Done, OpKind::Write)
-                && (data_start..data_start + bands * unit).contains(&entry.offset)
+                && (data_start..data_start + bands * stripe_group).contains(&entry.offset)
         });
         let bytes: u64 = writes.map(|entry| entry.len).sum();
-        assert!(0 < bytes && bytes <= unit, "{ways:?}: {bytes} bytes for one unit of {unit}");
+        assert!(0 < bytes && bytes <= stripe_group, "{ways:?}: {bytes} bytes for one stripe group of {stripe_group}");
         sim.block_on(verify_from(&group, &model, &mut rng, 1));
     }
 }
 
 #[test]
-fn a_shelf_that_lost_power_has_what_was_answered() {
+fn a_target_that_lost_power_has_what_was_answered() {
     for seed in seeds(12) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let (group, shelves) = group(&sim, raid5(), |index| index == 1, 1);
+        let (group, targets) = group(&sim, raid5(), |index| index == 1, 1);
         let mut model = Model::new(group.size());
-        let shelf = shelves[1].as_ref().expect("it has one");
+        let target = targets[1].as_ref().expect("it has one");
         sim.block_on(async {
             for _ in 0..3 {
                 let mut forks = (rng.fork(), rng.fork());
                 let failure = async {
                     group.env.sleep(Duration::from_nanos(forks.0.below(4_000_000))).await;
-                    shelf.power_cut(&mut forks.0);
-                    // The shelf is back within the time for which a member may be unreachable.
+                    target.power_cut(&mut forks.0);
+                    // The target is back within the time for which a member may be unreachable.
                     group.env.sleep(Duration::from_millis(forks.0.below(4000))).await;
-                    shelf.start();
+                    target.start();
                 };
                 both(failure, work(&group, &mut model, &mut forks.1, 15, 4)).await;
             }
@@ -233,21 +236,21 @@ fn a_shelf_that_lost_power_has_what_was_answered() {
 }
 
 #[test]
-fn a_shelf_may_be_restarted_under_load() {
+fn a_target_may_be_restarted_under_load() {
     for seed in seeds(8) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let (group, shelves) = group(&sim, raid5(), |index| index == 1, 1);
+        let (group, targets) = group(&sim, raid5(), |index| index == 1, 1);
         let mut model = Model::new(group.size());
-        let shelf = shelves[1].as_ref().expect("it has one");
+        let target = targets[1].as_ref().expect("it has one");
         sim.block_on(async {
             let mut forks = (rng.fork(), rng.fork());
             let restarts = async {
                 for _ in 0..3 {
                     group.env.sleep(Duration::from_nanos(forks.0.below(3_000_000))).await;
-                    shelf.kill();
+                    target.kill();
                     group.env.sleep(Duration::from_millis(forks.0.below(4000))).await;
-                    shelf.start();
+                    target.start();
                 }
             };
             both(restarts, work(&group, &mut model, &mut forks.1, 40, 4)).await;
@@ -262,9 +265,9 @@ fn one_of_two_paths_may_be_cut() {
     for seed in seeds(8) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let (group, shelves) = group(&sim, raid5(), |index| index == 1, 2);
+        let (group, targets) = group(&sim, raid5(), |index| index == 1, 2);
         let mut model = Model::new(group.size());
-        let addresses = shelves[1].as_ref().expect("it has one").addresses();
+        let addresses = targets[1].as_ref().expect("it has one").addresses();
         let network = sim.network();
         sim.block_on(async {
             for _ in 0..3 {
@@ -286,22 +289,22 @@ fn one_of_two_paths_may_be_cut() {
     }
 }
 
-/// A group under load whose connections are reset. The shelf keeps the order of changes, or does
+/// A group under load whose connections are reset. The target keeps the order of changes, or does
 /// not.
 fn reset_under_load(seed: u64, keeps_order: bool) {
     let sim = Sim::new(seed);
     let mut rng = sim.rng();
     let shape = shape(Level::Raid1, 2, None, None, None, 4 * KIB);
-    let (group, shelves) = group(&sim, shape, |index| index == 1, 1);
-    let shelf = shelves[1].as_ref().expect("it has one");
-    shelf.keep_order(keeps_order);
+    let (group, targets) = group(&sim, shape, |index| index == 1, 1);
+    let target = targets[1].as_ref().expect("it has one");
+    target.keep_order(keeps_order);
     group.member(1).set_latency(Latency::USUAL.with_spikes(3, 20_000_000));
     let mut model = Model::new(group.size());
     let network = sim.network();
     sim.block_on(async {
         let mut forks = (rng.fork(), rng.fork());
         let resets = buggify(&group.env, &mut forks.0, 40, Duration::from_millis(70), |_| {
-            network.connections(&shelf.addresses()[0]).iter().for_each(SimConnection::reset);
+            network.connections(&target.addresses()[0]).iter().for_each(SimConnection::reset);
         });
         // The same block is written again and again.
         let data_start = group.leader().shared().geometry.data_start;
@@ -323,7 +326,7 @@ fn reset_under_load(seed: u64, keeps_order: bool) {
 }
 
 #[test]
-fn what_a_reset_connection_left_at_a_shelf_does_not_overtake_what_came_after_it() {
+fn what_a_reset_connection_left_at_a_target_does_not_overtake_what_came_after_it() {
     (0..10).for_each(|seed| reset_under_load(seed, true));
     let found = (0..10).filter(|&seed| attempt(|| reset_under_load(seed, false)).is_err()).count();
     assert!(found > 0, "without the order this test can fail");
@@ -334,9 +337,9 @@ fn a_killed_process_and_a_split_lose_nothing() {
     for seed in seeds(12) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let (group, shelves) = group(&sim, raid5(), |index| index == 1, 1);
+        let (group, targets) = group(&sim, raid5(), |index| index == 1, 1);
         let mut model = Model::new(group.size());
-        let address = &shelves[1].as_ref().expect("it has one").addresses()[0];
+        let address = &targets[1].as_ref().expect("it has one").addresses()[0];
         let network = sim.network();
         sim.block_on(work(&group, &mut model, &mut rng, 10, 4));
         // Many writes are in flight, with no task waiting for them, when the process is killed.

@@ -1,28 +1,28 @@
-//! A drive on a shelf, and a network that splits: late commands change nothing.
+//! A drive on a target, and a network that splits: late commands change nothing.
 
 use std::time::Duration;
 
 use drive::{BufMut, Drive, DriveError, Env, Receiver, Segments, oneshot};
 use initiator::{Address, Namespace, Selection};
-use sim::{Patience, Shelf, Sim, SimConnection, SimDrive, SimEnv, Way};
+use sim::{Patience, Sim, SimConnection, SimDrive, SimEnv, Target, Way};
 
 use crate::group::{both, seeds};
 
 const KEEP_ALIVE: Duration = Patience::USUAL.keep_alive;
 
-/// A drive on a shelf with `addresses` addresses.
-fn shelf(sim: &Sim, addresses: usize) -> (Shelf, SimDrive) {
+/// A drive on a target with `addresses` addresses.
+fn target(sim: &Sim, addresses: usize) -> (Target, SimDrive) {
     let drive = SimDrive::new(&sim.env(), "far", 1 << 20, 4096);
-    (Shelf::new(sim, "shelf", std::slice::from_ref(&drive), addresses), drive)
+    (Target::new(sim, "target", std::slice::from_ref(&drive), addresses), drive)
 }
 
-async fn connect(env: &SimEnv, shelf: &Shelf) -> Namespace<SimEnv> {
-    connect_at(env, shelf, shelf.addresses()).await
+async fn connect(env: &SimEnv, target: &Target) -> Namespace<SimEnv> {
+    connect_at(env, target, target.addresses()).await
 }
 
-async fn connect_at(env: &SimEnv, shelf: &Shelf, addresses: &[Address]) -> Namespace<SimEnv> {
-    let options = Patience::USUAL.options(shelf);
-    Namespace::connect(env, addresses, Selection::Only, options).await.expect("the shelf is there")
+async fn connect_at(env: &SimEnv, target: &Target, addresses: &[Address]) -> Namespace<SimEnv> {
+    let options = Patience::USUAL.options(target);
+    Namespace::connect(env, addresses, Selection::Only, options).await.expect("the target is there")
 }
 
 fn data(byte: u8) -> Segments {
@@ -49,13 +49,13 @@ async fn ms(env: &SimEnv, ms: u64) {
 const GIVEN_UP_MS: u64 = 3 * KEEP_ALIVE.as_millis() as u64;
 
 /// The connections of the admin queue and of the I/O queue, if there is one controller.
-fn queues(sim: &Sim, shelf: &Shelf) -> [SimConnection; 2] {
-    let connections = sim.network().connections(&shelf.addresses()[0]);
+fn queues(sim: &Sim, target: &Target) -> [SimConnection; 2] {
+    let connections = sim.network().connections(&target.addresses()[0]);
     connections.try_into().unwrap_or_else(|all: Vec<_>| panic!("{} connections", all.len()))
 }
 
 /// Writes, and reports the result when there is one.
-fn write_aside(env: &SimEnv, drive: &Namespace<SimEnv>, byte: u8) -> Receiver<Result<(), DriveError>> {
+fn write_in_background(env: &SimEnv, drive: &Namespace<SimEnv>, byte: u8) -> Receiver<Result<(), DriveError>> {
     let (drive, (answer, answered)) = (drive.clone(), oneshot());
     Env::spawn(env, async move { answer.send(Drive::write(&drive, 0, data(byte), false).await) });
     answered
@@ -69,18 +69,18 @@ fn a_write_that_a_split_delayed_does_not_overwrite_a_newer_one() {
     // write had been retried and acknowledged.
     for seed in seeds(2000) {
         let sim = Sim::new(seed);
-        let (shelf, far) = shelf(&sim, 2);
+        let (target, far) = target(&sim, 2);
         let (env, network, mut rng) = (sim.env(), sim.network(), sim.rng());
         sim.block_on(async {
             // The second path is not available before the first write is in flight.
-            let [first, second] = [&shelf.addresses()[0], &shelf.addresses()[1]];
+            let [first, second] = [&target.addresses()[0], &target.addresses()[1]];
             network.cut(second, Way::ToTarget);
-            let drive = connect(&env, &shelf).await;
+            let drive = connect(&env, &target).await;
             write(&drive, 1).await;
             ms(&env, rng.below(2500)).await;
-            let [_, io] = queues(&sim, &shelf);
+            let [_, io] = queues(&sim, &target);
             io.stall(Way::ToTarget, Duration::from_millis(GIVEN_UP_MS + rng.below(12_500)));
-            let answered = write_aside(&env, &drive, 2);
+            let answered = write_in_background(&env, &drive, 2);
             network.heal_all(second);
             // Acknowledgments no longer arrive, and delayed commands finally do.
             ms(&env, GIVEN_UP_MS - 500 + rng.below(1500)).await;
@@ -101,14 +101,14 @@ fn a_drive_is_closed_only_when_no_controller_that_it_ever_had_executes_something
     // was still in flight.
     for seed in seeds(500) {
         let sim = Sim::new(seed);
-        let (shelf, far) = shelf(&sim, 1);
+        let (target, far) = target(&sim, 1);
         let (env, mut rng) = (sim.env(), sim.rng());
         sim.block_on(async {
-            let drive = connect(&env, &shelf).await;
+            let drive = connect(&env, &target).await;
             ms(&env, rng.below(2500)).await;
-            let [admin, io] = queues(&sim, &shelf);
+            let [admin, io] = queues(&sim, &target);
             io.stall(Way::ToTarget, Duration::from_millis(GIVEN_UP_MS + rng.below(5000)));
-            let answered = write_aside(&env, &drive, 2);
+            let answered = write_in_background(&env, &drive, 2);
             ms(&env, GIVEN_UP_MS - 1000).await;
             admin.stall(Way::ToTarget, Duration::from_millis(rng.below(5000)));
             // Soon there is another controller, through other connections.
@@ -116,7 +116,7 @@ fn a_drive_is_closed_only_when_no_controller_that_it_ever_had_executes_something
             drive.close().await;
             drop(drive);
             assert!(answered.await.is_ok());
-            write(&connect(&env, &shelf).await, 3).await;
+            write(&connect(&env, &target).await, 3).await;
         });
         assert_eq!(first_block(&sim, &far), 3, "seed {seed}");
     }
@@ -126,16 +126,16 @@ fn a_drive_is_closed_only_when_no_controller_that_it_ever_had_executes_something
 fn what_a_killed_process_had_sent_changes_nothing_that_the_next_one_writes() {
     for seed in seeds(2000) {
         let sim = Sim::new(seed);
-        let (shelf, far) = shelf(&sim, 2);
+        let (target, far) = target(&sim, 2);
         let (env, network, mut rng) = (sim.env(), sim.network(), sim.rng());
-        let first = &shelf.addresses()[0];
+        let first = &target.addresses()[0];
         sim.block_on(async {
-            let drive = connect(&env, &shelf).await;
+            let drive = connect(&env, &target).await;
             ms(&env, rng.below(2500)).await;
-            let [_, io] = queues(&sim, &shelf);
+            let [_, io] = queues(&sim, &target);
             io.stall(Way::ToTarget, Duration::from_millis(rng.below(12_500)));
-            drop(write_aside(&env, &drive, 2));
-            drop(write_aside(&env, &drive, 2));
+            drop(write_in_background(&env, &drive, 2));
+            drop(write_in_background(&env, &drive, 2));
             ms(&env, 1 + rng.below(100)).await;
             network.cut(first, Way::ToHost);
             network.cut(first, Way::ToTarget);
@@ -149,7 +149,7 @@ fn what_a_killed_process_had_sent_changes_nothing_that_the_next_one_writes() {
                 network.heal(first, Way::ToTarget);
             };
             both(heal, Env::sleep(&env, Patience::USUAL.quiet)).await;
-            write(&connect_at(&env, &shelf, &shelf.addresses()[1..]).await, 3).await;
+            write(&connect_at(&env, &target, &target.addresses()[1..]).await, 3).await;
         });
         assert_eq!(first_block(&sim, &far), 3, "seed {seed}");
     }

@@ -128,7 +128,7 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
                 (raid5, "4 KiB random writes, RAID 5 4+1", "whole random stripes, RAID 5 4+1"),
             ] {
                 let (on, off) = pair(group, Protection::LOG, Protection::NONE).await?;
-                let stripe = on.array.shared().geometry.stripe_data();
+                let stripe = on.array.shared().geometry.stripe_data_bytes();
                 let works = [work(blocks, BLOCK, false, target), work(stripes, stripe, false, None)];
                 rows.extend(cost(&arguments, &on, &off, "crash safety off", &works).await);
                 on.close().await?;
@@ -141,7 +141,7 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
                 work("4 KiB random reads, RAID 6 4+2", BLOCK, true, None),
                 work("1 MiB random reads, RAID 6 4+2", MIB, true, None),
                 work(blocks, BLOCK, false, None),
-                work(stripes, on.array.shared().geometry.stripe_data(), false, None),
+                work(stripes, on.array.shared().geometry.stripe_data_bytes(), false, None),
             ];
             rows.extend(cost(&arguments, &on, &off, "checksums off", &works).await);
             on.close().await?;
@@ -201,9 +201,9 @@ async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
     let blocks = group.array.size_bytes() / BLOCK;
     let geometry = &group.array.shared().geometry;
     // One block of each allocation chunk, in the first strip: each is the first write to its chunk.
-    let firsts: Vec<u64> = (0..geometry.unit_count())
-        .flat_map(|unit| geometry.zones().map(move |zone| (unit, zone.start)))
-        .map(|(unit, x)| geometry.offset(array::UnitIndex(unit), 0, x))
+    let firsts: Vec<u64> = (0..geometry.stripe_group_count())
+        .flat_map(|stripe_group| geometry.chunks().map(move |chunk| (stripe_group, chunk.start)))
+        .map(|(stripe_group, offset)| geometry.offset(array::StripeGroup(stripe_group), 0, offset))
         .collect();
     let mut data = env.alloc(BLOCK as usize);
     data.fill(0xa5);
@@ -263,7 +263,7 @@ async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
     }
     let what = ("4 KiB random writes, RAID 6 4+2", "IOPS");
     let mut rows = rows(what, &rounds, "3 reads + 3 writes directly", None).to_vec();
-    rows.push(Row::of(what, &rounds, Basis::Cpu, 0, (2, "first writes to new zones"), None));
+    rows.push(Row::of(what, &rounds, Basis::Cpu, 0, (2, "first writes to new chunks"), None));
     rows
 }
 

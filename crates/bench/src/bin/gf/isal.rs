@@ -71,16 +71,18 @@ impl Isal {
     ///
     /// # Panics
     /// If strips differ in length, are not aligned to [`ALIGNMENT`], or ISA-L refuses.
-    pub fn pq_gen(&self, data: &[&[u8]], syndromes: &mut [&mut [u8]]) {
+    pub fn pq_gen(&self, data: &[&[u8]], parity_count: &mut [&mut [u8]]) {
         let length = data[0].len();
         assert!(data.iter().all(|strip| strip.len() == length && strip.as_ptr().addr().is_multiple_of(ALIGNMENT)));
-        assert!(syndromes.iter().all(|strip| strip.len() == length && strip.as_ptr().addr().is_multiple_of(ALIGNMENT)));
-        assert!(length.is_multiple_of(ALIGNMENT) && syndromes.len() == 2);
+        assert!(
+            parity_count.iter().all(|strip| strip.len() == length && strip.as_ptr().addr().is_multiple_of(ALIGNMENT))
+        );
+        assert!(length.is_multiple_of(ALIGNMENT) && parity_count.len() == 2);
         let mut array: [*mut c_void; 64] = [std::ptr::null_mut(); 64];
         for (entry, strip) in array.iter_mut().zip(data) {
             *entry = strip.as_ptr().cast_mut().cast();
         }
-        for (entry, strip) in array[data.len()..].iter_mut().zip(syndromes) {
+        for (entry, strip) in array[data.len()..].iter_mut().zip(parity_count) {
             *entry = strip.as_mut_ptr().cast();
         }
         // SAFETY: `array` holds data.len() + 2 strips, all `length` long and aligned; ISA-L writes

@@ -114,10 +114,10 @@ fn decoder_matrix(decoder: &Decoder) -> Vec<u8> {
     let (source_count, row_count) = (decoder.sources().len(), decoder.lost().len());
     let mut matrix = vec![0; row_count * source_count];
     for column in 0..source_count {
-        let unit: Vec<[u8; 1]> = (0..source_count).map(|source| [u8::from(source == column)]).collect();
-        let unit: Vec<&[u8]> = unit.iter().map(|strip| &strip[..]).collect();
+        let stripe_group: Vec<[u8; 1]> = (0..source_count).map(|source| [u8::from(source == column)]).collect();
+        let stripe_group: Vec<&[u8]> = stripe_group.iter().map(|strip| &strip[..]).collect();
         let mut out = vec![[0u8; 1]; row_count];
-        decoder.reconstruct(&unit, &mut out.iter_mut().map(|strip| &mut strip[..]).collect::<Vec<_>>());
+        decoder.reconstruct(&stripe_group, &mut out.iter_mut().map(|strip| &mut strip[..]).collect::<Vec<_>>());
         for (row, value) in out.iter().enumerate() {
             matrix[row * source_count + column] = value[0];
         }
@@ -212,10 +212,10 @@ fn assert_same<'a>(source_count: usize, out_count: usize, ours: &mut Work<'a>, p
 fn run(arguments: &Arguments, kernel: Kernel, isal: Option<&Isal>) -> Result<Vec<Row>, gf::CodeError> {
     let data_count = usize::from(arguments.data);
     let mut bench = Bench { arguments, rows: Vec::new() };
-    let code = |syndromes| Code::with_kernel(data_count, syndromes, kernel);
+    let code = |parity_count| Code::with_kernel(data_count, parity_count, kernel);
 
     let raid6 = code(2)?;
-    let mut ours: Work = Box::new(|data, syndromes| raid6.encode(data, syndromes));
+    let mut ours: Work = Box::new(|data, parity_count| raid6.encode(data, parity_count));
     let mut peers: Option<Work> =
         isal.map(|isal| Box::new(|data: &[&[u8]], out: &mut [&mut [u8]]| isal.pq_gen(data, out)) as Work);
     if let Some(peers) = &mut peers {
@@ -239,7 +239,7 @@ fn run(arguments: &Arguments, kernel: Kernel, isal: Option<&Isal>) -> Result<Vec
     let wide = code(4)?;
     let matrix: Vec<u8> =
         (0..4).flat_map(|row| (0..data_count).map(move |index| gf::coefficient(4, row, index))).collect();
-    let mut ours: Work = Box::new(|data, syndromes| wide.encode(data, syndromes));
+    let mut ours: Work = Box::new(|data, parity_count| wide.encode(data, parity_count));
     let mut peers: Option<Work> = isal.map(|isal| {
         let tables = isal.tables(&matrix, data_count);
         Box::new(move |sources: &[&[u8]], out: &mut [&mut [u8]]| isal.encode_data(&tables, sources, out)) as Work
@@ -263,15 +263,15 @@ fn run(arguments: &Arguments, kernel: Kernel, isal: Option<&Isal>) -> Result<Vec
     bench.measure(&format!("CRC-32C of 4 KiB blocks ({crc32c})"), data_count, 1, ours, peers);
 
     if !arguments.peer_only {
-        for syndromes in [1, 3] {
-            let code = code(syndromes)?;
-            let work: Work = Box::new(move |data, syndromes| code.encode(data, syndromes));
-            bench.measure(&format!("encode {data_count}+{syndromes}"), data_count, syndromes, work, None);
+        for parity_count in [1, 3] {
+            let code = code(parity_count)?;
+            let work: Work = Box::new(move |data, parity_count| code.encode(data, parity_count));
+            bench.measure(&format!("encode {data_count}+{parity_count}"), data_count, parity_count, work, None);
         }
-        for syndromes in [1, 2, 3, 4] {
-            let code = code(syndromes)?;
+        for parity_count in [1, 2, 3, 4] {
+            let code = code(parity_count)?;
             let work: Work = Box::new(move |data, out| code.update(1, data[0], data[1], out));
-            bench.measure(&format!("update {data_count}+{syndromes} (old + new)"), 2, syndromes, work, None);
+            bench.measure(&format!("update {data_count}+{parity_count} (old + new)"), 2, parity_count, work, None);
         }
     }
     Ok(bench.rows)

@@ -142,7 +142,7 @@ pub(crate) fn offers(group: &Group, status: &GroupStatus, unassigned_drives: &[U
     let fits = |unassigned: &&Unassigned| {
         unassigned.found == Found::Empty
             && unassigned.size_bytes.is_some_and(|size| size >= status.superblock.layout.member_bytes)
-            && unassigned.sector_bytes.is_some_and(|sector| u64::from(sector) <= group.shared.geometry.sector)
+            && unassigned.sector_bytes.is_some_and(|sector| u64::from(sector) <= group.shared.geometry.sector_bytes)
     };
     let offer = |unassigned: &Unassigned| {
         let (slot, path, group) = (member.member.0, &unassigned.path, &group.name);

@@ -66,7 +66,7 @@ impl Backing {
         let catalogue = group.catalogue().await?;
         let record = catalogue.volumes.iter().find(|record| record.id == volume);
         let geometry = &group.shared.geometry;
-        let (strip, stripe) = (geometry.strip as u32, geometry.stripe_data());
+        let (strip, stripe) = (geometry.strip_bytes as u32, geometry.stripe_data_bytes());
         // A discard gives back whole allocation chunks.
         let zone = stripe * geometry.rows();
         Ok(Backing {

@@ -131,12 +131,12 @@ impl Log {
                     "bytes were computed from the other members and written back"
                 );
             }
-            Event::RebuildStarted { member, drive, missed_bytes: None } => {
+            Event::RebuildStarted { member, drive, dirty_bytes: None } => {
                 tracing::info!(group, slot = member.0, drive = self.name(drive), "rebuild started");
             }
-            Event::RebuildStarted { member, drive, missed_bytes: Some(missed_bytes) } => {
+            Event::RebuildStarted { member, drive, dirty_bytes: Some(dirty_bytes) } => {
                 let drive = self.name(drive);
-                tracing::info!(group, slot = member.0, drive, missed_bytes, "back: gets what it missed");
+                tracing::info!(group, slot = member.0, drive, dirty_bytes, "back: gets what it missed");
             }
             Event::RebuildFinished { member, drive } => {
                 tracing::info!(group, slot = member.0, drive = self.name(drive), "rebuild finished");

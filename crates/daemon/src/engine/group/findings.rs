@@ -26,14 +26,14 @@ fn volume_at(group: &str, catalogue: &Catalogue, byte: u64) -> Option<VolumePlac
 /// The content that a finding concerns, and the bytes of the group that it may have changed.
 fn content(geometry: &Geometry, finding: &Finding) -> (PlaceContent, Vec<u64>) {
     let place = geometry.place(finding.offset);
-    let role = finding.member.and_then(|member| geometry.role(place.unit, place.x, member));
+    let role = finding.member.and_then(|member| geometry.role(place.stripe_group, place.offset, member));
     match role {
         // With mirrors, each copy holds the same data, so any wrong copy concerns that data.
         _ if geometry.data == 1 => (PlaceContent::Data, vec![finding.offset]),
         Some(role) if role < geometry.data => (PlaceContent::Data, vec![finding.offset]),
         Some(_) => (PlaceContent::Parity, Vec::new()),
         None => {
-            let each = (0..geometry.data).map(|role| geometry.offset(place.unit, role, place.x));
+            let each = (0..geometry.data).map(|role| geometry.offset(place.stripe_group, role, place.offset));
             (PlaceContent::Either, each.collect())
         }
     }
@@ -118,10 +118,11 @@ mod tests {
     #[test]
     fn a_finding_is_data_parity_or_either() {
         let raid6 = geometry(Level::Raid6, 5);
-        let unit = raid6.place(0).unit;
+        let stripe_group = raid6.place(0).stripe_group;
         for role in 0..5 {
-            let offset = if role < 3 { raid6.offset(unit, role, 4096) } else { raid6.offset(unit, 0, 4096) };
-            let (what, bytes) = content(&raid6, &finding(offset, Some(raid6.member(unit, 4096, role))));
+            let offset =
+                if role < 3 { raid6.offset(stripe_group, role, 4096) } else { raid6.offset(stripe_group, 0, 4096) };
+            let (what, bytes) = content(&raid6, &finding(offset, Some(raid6.member(stripe_group, 4096, role))));
             let expected = if role < 3 { (PlaceContent::Data, vec![offset]) } else { (PlaceContent::Parity, vec![]) };
             assert_eq!((what, bytes), expected, "role {role}");
         }

@@ -31,13 +31,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use api::ErrorCode;
 use array::{
-    Array, AssembleError, Assembly, DriveId, GroupStatus, JoinError, Place as ShardPlace, Refusal, Replayed, Shared,
-    assemble, kept_words, load,
+    Array, AssembleError, Assembly, DriveId, GroupStatus, JoinError, Refusal, Replayed, ShardPlace, Shared, assemble,
+    load, warm_words,
 };
 use drive::{BlockError, Env};
 use export::{HostSecrets, Limiter, SharedNamespace};
 use format::{Catalogue, ExtentRecord, MemberState, SettingsRecord, Uuid};
-use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, kept_file};
+use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, warm_file};
 
 use crate::engine::drives::Taken;
 use crate::engine::errors::stopping;
@@ -167,7 +167,7 @@ pub(crate) async fn start(
     let post = Post { key, senders: senders.to_vec() };
     let shard_count = shards.len();
     let leading = opens.clone();
-    let memory = kept_file(&kept, kept_words(&assembly.superblock));
+    let memory = warm_file(&kept, warm_words(&assembly.superblock));
     if let Err(error) = &memory {
         let file = kept.display();
         tracing::warn!(group = name, %file, %error, "nothing is kept: a kill costs first writes that were not flushed");

@@ -199,7 +199,7 @@ impl Known {
     /// of them, so that groups are spread over the shards.
     fn new(group: &Arc<Group>, shards: usize, writes: &[u64]) -> Known {
         let geometry = &group.shared.geometry;
-        let run = RUN_BYTES.div_ceil(geometry.unit * geometry.data as u64);
+        let run = RUN_BYTES.div_ceil(geometry.stripe_group_bytes * geometry.data as u64);
         let owners = Owners { run, ..Owners::all(shards) };
         let mut known = Known { owners, habits: Habits::default(), writes: writes.to_vec(), change: None };
         known.change(group, Owners { first: group.key as usize % shards, count: 1, ..owners });
@@ -212,7 +212,7 @@ impl Known {
             let own = group.lead(move |array| async move { array.own(next).await });
             let done = matches!(own.await, Ok(Ok(true)));
             let Owners { first, count, .. } = next;
-            tracing::debug!(group = group.name, first, count, done, "shards that own the units");
+            tracing::debug!(group = group.name, first, count, done, "shards that own the stripe groups");
             done
         });
         self.change = Some((next, change));

@@ -187,7 +187,7 @@ pub(crate) fn close_listener(address: &str) {
 /// Stops accepting here. The socket keeps listening for another process.
 pub(crate) fn let_go_listener(address: &str) {
     let closers = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
-    closers.into_iter().flatten().for_each(|closer| closer.let_go());
+    closers.into_iter().flatten().for_each(|closer| closer.release());
 }
 
 /// The exports at one address, by name.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use drive::Block;
 use nvme::fabrics_data::DiscoveryEntry;
-use nvme::target::{AccessState, Activity, Host, Namespace, Past, QUEUE_ENTRIES_MAX, Shelf, Subsystem};
+use nvme::target::{AccessState, Activity, Host, Namespace, Past, QUEUE_ENTRIES_MAX, Subsystem, SubsystemView};
 use nvme::{DISCOVERY_NQN, Nqn};
 use zerocopy::FromZeros;
 
@@ -52,7 +52,7 @@ impl<'a, B> View<'a, B> {
     }
 }
 
-impl<B: Block> Shelf for View<'_, B> {
+impl<B: Block> SubsystemView for View<'_, B> {
     fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }

@@ -22,8 +22,8 @@ pub fn inverse(a: u8) -> u8 {
 }
 
 /// As in docs/format/parity.md.
-pub fn coefficient(syndrome_count: usize, row: usize, data_index: usize) -> u8 {
-    match (syndrome_count, row) {
+pub fn coefficient(parity_count: usize, row: usize, data_index: usize) -> u8 {
+    match (parity_count, row) {
         (_, 0) => 1,
         (_, 1) => power(2, data_index),
         (3, 2) => power(4, data_index),
@@ -54,12 +54,12 @@ impl Products {
     }
 }
 
-pub fn syndromes(products: &Products, syndrome_count: usize, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    (0..syndrome_count)
+pub fn parity(products: &Products, parity_count: usize, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    (0..parity_count)
         .map(|row| {
             let mut strip = vec![0; data[0].len()];
             for (index, data) in data.iter().enumerate() {
-                let factor = coefficient(syndrome_count, row, index);
+                let factor = coefficient(parity_count, row, index);
                 for (byte, &value) in strip.iter_mut().zip(data) {
                     *byte ^= products.of(factor, value);
                 }

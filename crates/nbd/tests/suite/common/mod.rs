@@ -9,9 +9,9 @@ use nbd::{
 pub const DISK_BYTES: u64 = 64 << 20;
 
 /// `disk` is writable, `image` is read-only, `leaving` is being stopped. The default is `disk`.
-pub struct Shelf;
+pub struct Exports;
 
-impl Directory for Shelf {
+impl Directory for Exports {
     type Export = String;
 
     fn list(&self) -> Vec<Listed> {
@@ -128,7 +128,7 @@ impl Connection {
             match &mut self.phase {
                 Phase::Over => return,
                 Phase::Handshake(machine) => {
-                    let (taken, progress) = machine.step(&self.input, &Shelf, &mut self.trace.sent);
+                    let (taken, progress) = machine.step(&self.input, &Exports, &mut self.trace.sent);
                     self.take(taken);
                     match progress {
                         Progress::Continue => {}

@@ -3,7 +3,7 @@
 use nvme::target::{Answer, Controller, Effect, Kind};
 use nvme::{Command, FABRICS, Status, admin, fabrics};
 
-use super::shelf::{Memory, host};
+use super::view::{Memory, host};
 
 pub const CAPSULE_DATA_BYTES: u32 = 8192;
 

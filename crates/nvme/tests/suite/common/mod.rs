@@ -1,11 +1,11 @@
-//! A controller's side of a connection and a host that feeds it bytes; a shelf in memory.
+//! A controller's side of a connection and a host that feeds it bytes; a subsystem in memory.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub mod admin;
 pub mod pair;
 pub mod reservation_model;
-pub mod shelf;
 pub mod stream;
+pub mod view;
 
 use nvme::tcp::{Limits, Receiver, Step, To, Violation};
 use nvme::{Command, Direction, Place};

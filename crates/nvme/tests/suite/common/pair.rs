@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use nvme::host::{Dialogue, HostError, Next, Submission};
-use nvme::target::{Admission, Answer, Controller, Io, Shelf, copied, ranges};
+use nvme::target::{Admission, Answer, Controller, Io, SubsystemView, copied, ranges};
 use nvme::tcp::{HostLimits, HostReceiver, HostStep, Limits, Receiver, Request, Step, To, Transfer};
 use nvme::{Command, Completion, Direction, Place, Status};
 
 use super::crc32c;
-use super::shelf::Memory;
+use super::view::Memory;
 
 /// Pseudo-random numbers (xorshift64*).
 pub struct Rng(pub u64);
@@ -35,7 +35,7 @@ enum Queue {
 pub struct Target {
     receiver: Receiver,
     queue: Queue,
-    pub shelf: Rc<RefCell<Memory>>,
+    pub view: Rc<RefCell<Memory>>,
     /// The content of namespace 1.
     pub disk: Rc<RefCell<Vec<u8>>>,
     input: Vec<u8>,
@@ -104,7 +104,7 @@ impl Target {
         match &mut self.queue {
             Queue::Fresh => match Admission::of(command, data) {
                 Ok(admission)
-                    if admission.subsystem == self.shelf.borrow().subsystem.nqn || admission.connect.queue == 0 =>
+                    if admission.subsystem == self.view.borrow().subsystem.nqn || admission.connect.queue == 0 =>
                 {
                     self.queue = match admission.connect.queue {
                         0 => Queue::Admin(Box::new(Controller::new(
@@ -122,7 +122,7 @@ impl Target {
                 Err(refused) => self.respond(cid, refused.0, refused.1),
             },
             Queue::Admin(controller) => {
-                let (answer, _) = controller.execute(command, data, &*self.shelf.borrow());
+                let (answer, _) = controller.execute(command, data, &*self.view.borrow());
                 match answer {
                     Answer::Done(status, result) => self.respond(cid, status, result),
                     Answer::Data(data, _) => {
@@ -158,7 +158,7 @@ impl Target {
 
     fn io(&mut self, command: &Command, data: &[u8]) {
         let cid = command.cid.get();
-        let Some(namespace) = self.shelf.borrow().namespace(command.nsid.get()) else {
+        let Some(namespace) = self.view.borrow().namespace(command.nsid.get()) else {
             return self.respond(cid, Status::INVALID_NAMESPACE, 0);
         };
         let io = match Io::of(command, &namespace) {
@@ -337,10 +337,10 @@ pub struct Pair {
 
 impl Pair {
     /// Ends that have shaken hands.
-    pub fn new(target: Limits, host: HostLimits, shelf: Memory, direct: bool, seed: u64) -> Pair {
+    pub fn new(target: Limits, host: HostLimits, view: Memory, direct: bool, seed: u64) -> Pair {
         let host = HostReceiver::new(host);
         let output = host.request().to_vec();
-        let bytes = shelf.namespaces.first().map_or(0, |one| one.blocks * u64::from(one.block_bytes));
+        let bytes = view.namespaces.first().map_or(0, |one| one.blocks * u64::from(one.block_bytes));
         let mut pair = Pair {
             host: Host {
                 receiver: host,
@@ -357,7 +357,7 @@ impl Pair {
             target: Target {
                 receiver: Receiver::new(target),
                 queue: Queue::Fresh,
-                shelf: Rc::new(RefCell::new(shelf)),
+                view: Rc::new(RefCell::new(view)),
                 disk: Rc::new(RefCell::new(vec![0xDD; bytes as usize])),
                 input: Vec::new(),
                 output: Vec::new(),

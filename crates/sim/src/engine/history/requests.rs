@@ -78,13 +78,14 @@ async fn each_chunk(
 /// interrupt them at any time.
 pub async fn work_for_a_crash(group: &Group, history: &Shared, rng: &mut Rng, rounds: usize, width: usize) {
     let geometry = &group.leader().shared().geometry;
-    let (stripe, unit) = (geometry.stripe_data(), geometry.stripe_data() * geometry.rows() * geometry.sets);
-    let grain = geometry.sector;
+    let (stripe, stripe_group) =
+        (geometry.stripe_data_bytes(), geometry.stripe_data_bytes() * geometry.rows() * geometry.sets);
+    let grain = geometry.sector_bytes;
     for _ in 0..rounds {
         let mut taken: Vec<(u64, u64)> = Vec::new();
         let mut requests = Vec::new();
         for _ in 0..width {
-            let (start, len) = any_range(rng, group.size(), stripe, unit);
+            let (start, len) = any_range(rng, group.size(), stripe, stripe_group);
             let start = start / grain * grain;
             let len = len.next_multiple_of(grain).min(group.size() - start);
             if taken.iter().any(|&(other, other_len)| start < other + other_len && other < start + len) {

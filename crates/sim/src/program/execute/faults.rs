@@ -1,4 +1,4 @@
-//! Faults in a program, and their repair: faults of drives, mishaps on the path to shelves, and new
+//! Faults in a program, and their repair: faults of drives, mishaps on the path to targets, and new
 //! drives for old ones.
 
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::{SimConnection, SimDrive, Way};
 impl Run {
     pub(super) fn mishap(&mut self, member: usize, what: Mishap, after_us: u64, ms: u64) {
         self.count(what.fault());
-        let (shelf, _) = self.shelves[&member].clone();
+        let (target, _) = self.targets[&member].clone();
         let (network, mut rng, env) = (self.sim.network(), self.rng.fork(), self.sim.env().between_machines());
         let (lasts, mishaps) = (Duration::from_millis(ms), self.mishaps.clone());
         mishaps.set(mishaps.get() + 1);
         // Independent of the state of the machine meanwhile.
         env.clone().spawn(async move {
             env.sleep(Duration::from_micros(after_us)).await;
-            let addresses = shelf.addresses();
+            let addresses = target.addresses();
             let connections: Vec<SimConnection> =
                 addresses.iter().flat_map(|address| network.connections(address)).collect();
             match what {
@@ -47,43 +47,43 @@ impl Run {
                     env.sleep(lasts).await;
                     hit.iter().for_each(|address| network.heal_all(address));
                 }
-                Mishap::ShelfPower => {
-                    shelf.power_cut(&mut rng);
+                Mishap::TargetPower => {
+                    target.power_cut(&mut rng);
                     env.sleep(lasts).await;
-                    shelf.start();
+                    target.start();
                 }
-                Mishap::ShelfKill => {
-                    shelf.kill();
+                Mishap::TargetKill => {
+                    target.kill();
                     env.sleep(lasts).await;
-                    shelf.start();
+                    target.start();
                 }
             }
             mishaps.set(mishaps.get() - 1);
         });
     }
 
-    /// Waits until every shelf can be reached, and brings back members that left because they were
+    /// Waits until every target can be reached, and brings back members that left because they were
     /// unreachable. Says whether there was one.
     pub(super) fn bring_back_remote(&mut self) -> bool {
         let mishaps = self.mishaps.clone();
-        if self.shelves.is_empty() {
+        if self.targets.is_empty() {
             return false;
         }
         let Some(group) = self.group.as_mut() else { return false };
         let (mut rng, mut was_one, network) = (self.rng.fork(), false, self.sim.network());
-        let shelves = &self.shelves;
+        let targets = &self.targets;
         self.sim.block_on(async {
             while mishaps.get() > 0 {
                 group.env.sleep(Duration::from_secs(1)).await;
             }
             // Two mishaps may have overlapped.
-            for (shelf, _) in shelves.values() {
-                shelf.start();
-                shelf.addresses().iter().for_each(|address| network.heal_all(address));
+            for (target, _) in targets.values() {
+                target.start();
+                target.addresses().iter().for_each(|address| network.heal_all(address));
             }
             group.until_reached().await;
             group.jobs_end().await;
-            for (&member, (_, drive)) in shelves {
+            for (&member, (_, drive)) in targets {
                 while matches!(group.state(member), MemberState::Faulty | MemberState::Missing) {
                     was_one = true;
                     if group.bring_back(member, drive, &mut rng).await {
@@ -102,7 +102,7 @@ impl Run {
         let group = self.group();
         let Some(drive) = self.drive(member) else { return };
         let geometry = &group.leader().shared().geometry;
-        let data_len = geometry.bands * geometry.unit;
+        let data_len = geometry.bands * geometry.stripe_group_bytes;
         let start = start % data_len;
         let end = (start + len.max(1)).min(data_len);
         drive.media_error(geometry.data_start + start..geometry.data_start + end);
@@ -121,7 +121,7 @@ impl Run {
         let geometry = group.leader().shared().geometry.clone();
         let Some(drive) = self.drive(member) else { return };
         let place = geometry.place(start);
-        let here = geometry.member_offset(place.unit, place.x);
+        let here = geometry.drive_offset(place.stripe_group, place.offset);
         match fault {
             Silent::Rot => {}
             Silent::LostWrite => drive.lose_writes(1),
@@ -136,7 +136,7 @@ impl Run {
             perform(group.leader(), &self.history, write, start, len).await.expect("nothing is seen to be wrong");
         });
         match fault {
-            Silent::Rot => drive.corrupt(here, geometry.sector),
+            Silent::Rot => drive.corrupt(here, geometry.sector_bytes),
             Silent::LostWrite => drive.lose_writes(0),
             Silent::Misdirected => drive.direct_writes(),
         }
@@ -157,19 +157,22 @@ impl Run {
     fn elsewhere(&self, geometry: &Geometry, start: u64, len: u64) -> Option<u64> {
         const TRIES: usize = 50;
         let mut rng = self.rng.clone();
-        let lands =
-            || geometry.data_start + rng.below(geometry.bands * geometry.unit / geometry.sector) * geometry.sector;
+        let lands = || {
+            geometry.data_start
+                + rng.below(geometry.bands * geometry.stripe_group_bytes / geometry.sector_bytes)
+                    * geometry.sector_bytes
+        };
         let mut places = std::iter::repeat_with(lands).take(TRIES);
         if self.setup.protection.has_checksums() {
             return places.next();
         }
-        // No operation is longer, neither a frame of the log with its head, nor a zone that is
-        // written for the first time.
-        let reach = len.max(geometry.zone) + 4 * BLOCK as u64;
-        let stripe = geometry.data as u64 * geometry.strip;
+        // No operation is longer, neither a frame of the log with its head, nor a allocation chunk
+        // that is written for the first time.
+        let reach = len.max(geometry.chunk_bytes) + 4 * BLOCK as u64;
+        let stripe = geometry.data as u64 * geometry.strip_bytes;
         let stripes = (start / stripe..(start + len).div_ceil(stripe)).map(|index| geometry.place(index * stripe));
-        let rows: Vec<u64> = stripes.map(|place| geometry.member_offset(place.unit, place.x)).collect();
-        places.find(|at| rows.iter().all(|row| at + reach <= *row || row + geometry.strip <= *at))
+        let rows: Vec<u64> = stripes.map(|place| geometry.drive_offset(place.stripe_group, place.offset)).collect();
+        places.find(|at| rows.iter().all(|row| at + reach <= *row || row + geometry.strip_bytes <= *at))
     }
 
     pub(super) fn replace(&mut self, member: usize, spare: bool) {
@@ -238,9 +241,9 @@ impl Run {
 
     pub(super) fn bring_back(&mut self, member: usize) {
         self.count(Fault::StaleReturn);
-        let aside: Vec<usize> = (0..self.aside.len()).filter(|&index| self.aside[index].0 == member).collect();
-        for index in aside.into_iter().rev() {
-            let (_, drive) = self.aside.remove(index);
+        let removed: Vec<usize> = (0..self.removed.len()).filter(|&index| self.removed[index].0 == member).collect();
+        for index in removed.into_iter().rev() {
+            let (_, drive) = self.removed.remove(index);
             let group = self.group.as_mut().expect("there is a group between steps");
             group.install(drive.revive());
         }

@@ -107,7 +107,7 @@ impl Run {
     /// How often more drives were pulled than the group survives. Handles opened before such an
     /// outage stay useless when the drives are back.
     pub(super) fn pulled(&self) -> usize {
-        let is_pulled = |armed: &&Armed| armed.is_of_all && armed.how.is_away() && armed.outage.has_begun();
+        let is_pulled = |armed: &&Armed| armed.is_of_all && armed.how.is_disconnected() && armed.outage.has_begun();
         self.outages.iter().filter(is_pulled).count()
     }
 
@@ -150,12 +150,12 @@ impl Run {
 
     /// Starts the group. Repeats this while the path to its drives fails, as the daemon does.
     pub(super) fn start(&mut self, mut drives: Vec<SimDrive>, shards: usize) -> Group {
-        drives.append(&mut self.away);
+        drives.append(&mut self.disconnected);
         self.arm_due(&drives);
         let mut failed = Vec::new();
         while failed.len() < ATTEMPTS_MAX {
-            let (away, there): (Vec<SimDrive>, Vec<SimDrive>) =
-                living(&drives).into_iter().partition(SimDrive::is_away);
+            let (disconnected, there): (Vec<SimDrive>, Vec<SimDrive>) =
+                living(&drives).into_iter().partition(SimDrive::is_disconnected);
             let troubled = self.is_troubled();
             let pulled = self.pulled();
             let env = self.sim.env();
@@ -166,7 +166,7 @@ impl Run {
                     for armed in self.outages.iter().filter(|armed| armed.at_start) {
                         armed.outage.call_off();
                     }
-                    self.away = away;
+                    self.disconnected = disconnected;
                     return group;
                 }
                 Ok(group) => {
@@ -194,7 +194,7 @@ impl Run {
 
     /// Brings back members that left because they were unreachable: by the old drive, or by a new
     /// one if no drive knows the slot any more. Says whether there was one.
-    pub(super) fn bring_back_away(&mut self) -> bool {
+    pub(super) fn reconnect_all(&mut self) -> bool {
         let mut was_one = false;
         let remote = self.setup.remote;
         for member in (0..usize::from(self.setup.shape.members)).filter(|&member| !remote.has(member)) {
@@ -233,9 +233,9 @@ impl Run {
             .filter(|(_, slot)| is_live(slot.state))
             .map(|(_, slot)| group.drives[usize::from(slot.drive.0)].index())
             .collect();
-        let places = (0..group.drives.len()).filter(|place| !group.let_go.contains(place));
+        let places = (0..group.drives.len()).filter(|place| !group.released.contains(place));
         let listed = places.map(|place| (Some(place), group.drives[place].clone()));
-        let all = listed.chain(self.away.iter().map(|drive| (None, drive.clone())));
+        let all = listed.chain(self.disconnected.iter().map(|drive| (None, drive.clone())));
         let was_it = |drive: &SimDrive| {
             let own = newest_superblock(drive).filter(|own| own.array == array)?;
             let is_free = !in_use.contains(&drive.index()) && !drive.is_failed() && !drive.is_mute();
@@ -244,8 +244,8 @@ impl Run {
         let known = all.filter_map(|(place, drive)| Some((was_it(&drive)?, place, drive)));
         let (_, place, drive) = known.max_by_key(|(epoch, ..)| *epoch)?;
         match place {
-            Some(place) => group.let_go.push(place),
-            None => self.away.retain(|away| away.index() != drive.index()),
+            Some(place) => group.released.push(place),
+            None => self.disconnected.retain(|disconnected| disconnected.index() != drive.index()),
         }
         Some(drive.reopen())
     }

@@ -50,7 +50,7 @@ pub(super) enum Presence {
     Listener,
 }
 
-pub(super) struct Line {
+pub(super) struct NetworkLink {
     cut: [Cell<bool>; 2],
     /// Since when it lets no packet through.
     closed_at: [Cell<Nanos>; 2],
@@ -60,9 +60,9 @@ pub(super) struct Line {
     waiting: RefCell<Vec<Waker>>,
 }
 
-impl Line {
-    pub fn new() -> Rc<Line> {
-        Rc::new(Line {
+impl NetworkLink {
+    pub fn new() -> Rc<NetworkLink> {
+        Rc::new(NetworkLink {
             cut: Default::default(),
             closed_at: Default::default(),
             presence: Cell::new(Presence::Nothing),

@@ -1,6 +1,6 @@
-//! A simulated shelf: a machine that serves its drives over NVMe/TCP.
+//! A simulated target: a machine that serves its drives over NVMe/TCP.
 //!
-//! The protocol is that of `nvme::target`, as in Purlin's own target. The shelf keeps the promises
+//! The protocol is that of `nvme::target`, as in Purlin's own target. The target keeps the promises
 //! that a host may rely on, and no more:
 //!
 //! - It ends an association when it has not heard from the host for the keep alive time, and not
@@ -31,7 +31,7 @@ use crate::net::Listener;
 use crate::rng::Rng;
 use crate::world::{Sim, SimEnv};
 
-/// A host's use of the shelf: a controller.
+/// A host's use of the target: a controller.
 pub(crate) struct Association {
     heard: Cell<Nanos>,
     /// Zero: the host may be silent forever.
@@ -62,7 +62,7 @@ impl Association {
     }
 }
 
-/// A drive of the shelf, as its commands use it.
+/// A drive of the target, as its commands use it.
 #[derive(Clone)]
 pub(crate) struct Slot {
     drive: SimDrive,
@@ -81,18 +81,18 @@ pub(crate) struct Inner {
     keeps_order: Cell<bool>,
 }
 
-/// A shelf. A handle.
+/// A target. A handle.
 #[derive(Clone)]
-pub struct Shelf {
+pub struct Target {
     inner: Rc<Inner>,
 }
 
-impl Shelf {
-    /// A shelf with these drives, which have no other user, at `addresses` addresses of its own. It
-    /// is switched on.
-    pub fn new(sim: &Sim, name: &str, drives: &[SimDrive], addresses: usize) -> Shelf {
+impl Target {
+    /// A target with these drives, which have no other user, at `addresses` addresses of its own.
+    /// It is switched on.
+    pub fn new(sim: &Sim, name: &str, drives: &[SimDrive], addresses: usize) -> Target {
         let world = sim.env().world;
-        let owner = world.add_shelf(drives.iter().map(SimDrive::index));
+        let owner = world.add_target(drives.iter().map(SimDrive::index));
         let env = SimEnv { world, owner };
         let nqn = format!("nqn.2026-11.com.example:{name}").parse().expect("a name");
         let subsystem = Subsystem { nqn, serial: name.to_owned(), firmware: "sim".to_owned() };
@@ -108,9 +108,9 @@ impl Shelf {
             is_up: Cell::new(false),
             keeps_order: Cell::new(true),
         };
-        let shelf = Shelf { inner: Rc::new(inner) };
-        shelf.start();
-        shelf
+        let target = Target { inner: Rc::new(inner) };
+        target.start();
+        target
     }
 
     /// The addresses at which it listens.
@@ -158,7 +158,7 @@ impl Shelf {
     }
 
     /// The power fails: connections end without a packet, and each drive's cache is lost in part.
-    /// [`Shelf::start`] starts it again.
+    /// [`Target::start`] starts it again.
     pub fn power_cut(&self, rng: &mut Rng) {
         self.end(true);
         for slot in self.inner.slots.borrow().iter() {
@@ -191,7 +191,7 @@ impl Shelf {
     }
 }
 
-impl nvme::target::Shelf for Inner {
+impl nvme::target::SubsystemView for Inner {
     fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }

@@ -19,48 +19,48 @@ pub const LOSS: Duration = Duration::from_secs(2);
 pub const MIB: usize = 1 << 20;
 
 /// A machine with drives for others.
-pub struct Shelf {
+pub struct Target {
     bench: Bench,
     pub engine: Arc<Engine>,
     pub subsystem: String,
     address: String,
 }
 
-impl Shelf {
-    /// A shelf with this many drives, which are volumes of a mirror.
-    pub async fn new(drives: u32) -> Shelf {
+impl Target {
+    /// A target with this many drives, which are volumes of a mirror.
+    pub async fn new(drives: u32) -> Target {
         let bench = Bench::new();
         let engine = bench.engine().await;
         bench
             .create(
                 &engine,
-                GroupCreate { create_files_bytes: Some(512 << 20), ..bench.request("shelf", Level::Raid1, 2) },
+                GroupCreate { create_files_bytes: Some(512 << 20), ..bench.request("target", Level::Raid1, 2) },
             )
             .await;
         let address = bench.address();
         let mut subsystem = String::new();
         for number in 1..=drives {
             let volume = format!("d{number}");
-            let asked = serde_json::json!({ "group": "shelf", "volume": volume, "size_bytes": 64 << 20 });
+            let asked = serde_json::json!({ "group": "target", "volume": volume, "size_bytes": 64 << 20 });
             engine.volume_create(serde_json::from_value(asked).unwrap()).await.unwrap();
             let export: ExportCreate = serde_json::from_value(serde_json::json!({
-                "volume": format!("shelf/{volume}"), "nvme_tcp": { "address": address, "allow_any_host": true, "block_bytes": 4096, "nsid": number },
+                "volume": format!("target/{volume}"), "nvme_tcp": { "address": address, "allow_any_host": true, "block_bytes": 4096, "nsid": number },
             }))
             .unwrap();
             let (volume, place) = export.validate().unwrap();
             subsystem = engine.export_create(export, volume, place).await.unwrap().object.unwrap().nqn.unwrap();
         }
-        Shelf { bench, engine, subsystem, address }
+        Target { bench, engine, subsystem, address }
     }
 
     /// The same machine after its daemon was stopped and started again.
-    pub async fn restarted(self) -> Shelf {
+    pub async fn restarted(self) -> Target {
         self.stopped().await.started().await
     }
 
     /// The machine without its daemon.
     pub async fn stopped(self) -> Stopped {
-        let Shelf { bench, engine, subsystem, address } = self;
+        let Target { bench, engine, subsystem, address } = self;
         end(engine).await;
         Stopped { bench, subsystem, address }
     }
@@ -90,10 +90,10 @@ pub struct Stopped {
 
 impl Stopped {
     /// The machine with a new daemon.
-    pub async fn started(self) -> Shelf {
+    pub async fn started(self) -> Target {
         let Stopped { bench, subsystem, address } = self;
         let engine = bench.engine().await;
-        Shelf { bench, engine, subsystem, address }
+        Target { bench, engine, subsystem, address }
     }
 }
 

@@ -5,8 +5,8 @@
 //! record resolves it. If the record has checksums, it is resolved once the strips are durable. If
 //! members are lost in a power cut, each such range may become a range of lost blocks. So the
 //! records of all shards together leave no more of them than the list has room for. From
-//! [`SEALED_FROM`] on the group is flushed in the background and a checkpoint record is written. A
-//! write that finds no room waits for that.
+//! [`CHECKPOINT_FROM`] on the group is flushed in the background and a checkpoint record is
+//! written. A write that finds no room waits for that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::state::shared::Shared;
 
 /// Indeterminate ranges from which on the group is flushed and a checkpoint record is written, so
 /// that there is room before it is needed.
-pub(crate) const SEALED_FROM: usize = 192;
+pub(crate) const CHECKPOINT_FROM: usize = 192;
 
 /// A record counts for no more than this, so that it finds room beside others.
 pub(crate) const OF_RECORD_MAX: usize = LOST_RANGES_MAX / 2;
@@ -28,13 +28,13 @@ pub(crate) const LOOK: Duration = Duration::from_micros(100);
 
 /// The indeterminate ranges of a group, shared by its shards.
 #[derive(Debug, Default)]
-pub(crate) struct Questions {
+pub(crate) struct Indeterminates {
     open: AtomicUsize,
     /// A shard flushes and writes a checkpoint record in the background.
     pub(crate) answering: AtomicBool,
 }
 
-impl Questions {
+impl Indeterminates {
     /// Counts `count` more if that leaves no more than `most`, or if there are no others. Returns
     /// the new total.
     pub(crate) fn try_open(&self, count: usize, most: usize) -> Option<usize> {
@@ -51,14 +51,14 @@ impl Questions {
 
 /// The indeterminate ranges that one record leaves. Resolved when this is dropped.
 #[derive(Debug)]
-pub(crate) struct OpenQuestions {
+pub(crate) struct IndeterminateRanges {
     pub(crate) shared: Arc<Shared>,
     pub(crate) count: usize,
 }
 
-impl Drop for OpenQuestions {
+impl Drop for IndeterminateRanges {
     fn drop(&mut self) {
-        self.shared.questions.open.fetch_sub(self.count, Ordering::AcqRel);
+        self.shared.indeterminate.open.fetch_sub(self.count, Ordering::AcqRel);
     }
 }
 
@@ -68,12 +68,12 @@ mod tests {
 
     #[test]
     fn no_more_questions_are_open_than_there_is_room_for_but_one_record_always_goes_on() {
-        let questions = Questions::default();
-        assert_eq!(questions.try_open(3, 8), Some(3));
-        assert_eq!(questions.try_open(5, 8), Some(8));
-        assert_eq!(questions.try_open(1, 8), None);
-        questions.open.store(0, Ordering::Release);
-        assert_eq!(questions.try_open(9, 8), Some(9));
-        assert_eq!(questions.try_open(1, 8), None);
+        let indeterminate = Indeterminates::default();
+        assert_eq!(indeterminate.try_open(3, 8), Some(3));
+        assert_eq!(indeterminate.try_open(5, 8), Some(8));
+        assert_eq!(indeterminate.try_open(1, 8), None);
+        indeterminate.open.store(0, Ordering::Release);
+        assert_eq!(indeterminate.try_open(9, 8), Some(9));
+        assert_eq!(indeterminate.try_open(1, 8), None);
     }
 }

@@ -10,7 +10,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use ::drive::Kept;
+use ::drive::WarmState;
 
 use crate::system::check;
 
@@ -59,7 +59,7 @@ impl Drop for Mapped {
     }
 }
 
-impl Kept for Mapped {
+impl WarmState for Mapped {
     fn words(&self) -> &[AtomicU64] {
         let count = (self.bytes - HEAD_BYTES) / size_of::<AtomicU64>();
         // SAFETY: the words lie in the mapping, are aligned because it begins at a page, and are
@@ -74,9 +74,9 @@ impl Kept for Mapped {
 ///
 /// # Errors
 /// If the file cannot be created, has no space, or cannot be mapped.
-pub fn kept_file(path: &Path, words: usize) -> io::Result<Arc<dyn Kept>> {
+pub fn warm_file(path: &Path, words: usize) -> io::Result<Arc<dyn WarmState>> {
     let boot = std::fs::read(BOOT_ID)?;
-    kept_since(path, words, &boot)
+    warm_since(path, words, &boot)
 }
 
 /// Removes files of earlier boots of the machine, which are of no use any more. Other files are
@@ -84,7 +84,7 @@ pub fn kept_file(path: &Path, words: usize) -> io::Result<Arc<dyn Kept>> {
 ///
 /// # Errors
 /// If the folder, or one of its files, cannot be read or removed.
-pub fn forget_kept(folder: &Path, extension: &str) -> io::Result<()> {
+pub fn forget_warm(folder: &Path, extension: &str) -> io::Result<()> {
     let boot = std::fs::read(BOOT_ID)?;
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -111,7 +111,7 @@ fn head(words: usize, boot: &[u8]) -> Vec<u8> {
     head
 }
 
-fn kept_since(path: &Path, words: usize, boot: &[u8]) -> io::Result<Arc<dyn Kept>> {
+fn warm_since(path: &Path, words: usize, boot: &[u8]) -> io::Result<Arc<dyn WarmState>> {
     let bytes = HEAD_BYTES + words * size_of::<AtomicU64>();
     let head = head(words, boot);
 
@@ -142,7 +142,7 @@ mod tests {
     fn what_was_kept_is_there_again_in_the_same_boot_and_size_only() {
         let path = std::env::temp_dir().join(format!("purlin-kept-{}", std::process::id()));
         let value = |words: usize, boot: &[u8]| {
-            let memory = kept_since(&path, words, boot).unwrap();
+            let memory = warm_since(&path, words, boot).unwrap();
             assert_eq!(memory.words().len(), words);
             (memory.words()[words - 1].load(Ordering::SeqCst), memory)
         };
@@ -156,8 +156,8 @@ mod tests {
         assert_eq!(value(1001, b"two").0, 0, "of another size");
         std::fs::write(&path, b"something else").unwrap();
         assert_eq!(value(1000, b"two").0, 0);
-        assert!(kept_file(&path, 10).is_ok());
-        assert!(kept_file(Path::new("/nowhere/kept"), 10).is_err());
+        assert!(warm_file(&path, 10).is_ok());
+        assert!(warm_file(Path::new("/nowhere/kept"), 10).is_err());
         std::fs::remove_file(&path).unwrap();
     }
 
@@ -166,11 +166,11 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("purlin-kept-folder-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = |name: &str| folder.join(name);
-        kept_since(&file("old.kept"), 10, b"an earlier boot").unwrap();
-        kept_file(&file("new.kept"), 20).unwrap();
+        warm_since(&file("old.kept"), 10, b"an earlier boot").unwrap();
+        warm_file(&file("new.kept"), 20).unwrap();
         std::fs::write(file("foreign.kept"), vec![7; 5000]).unwrap();
         std::fs::write(file("groups.json"), b"{}").unwrap();
-        forget_kept(&folder, "kept").unwrap();
+        forget_warm(&folder, "kept").unwrap();
         let mut left: Vec<String> = std::fs::read_dir(&folder)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())

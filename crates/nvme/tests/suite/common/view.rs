@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use nvme::Access;
 use nvme::fabrics_data::DiscoveryEntry;
-use nvme::target::{AccessState, Activity, Host, Namespace, Past, Shelf, Subsystem};
+use nvme::target::{AccessState, Activity, Host, Namespace, Past, Subsystem, SubsystemView};
 use zerocopy::FromZeros;
 
-pub const SUBSYSTEM: &str = "nqn.2026-11.com.example:shelf";
+pub const SUBSYSTEM: &str = "nqn.2026-11.com.example:target";
 
 pub const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001";
 
@@ -89,7 +89,7 @@ pub fn host() -> Host {
     Host { nqn: HOST.parse().expect("a name"), id: [0xAB; 16] }
 }
 
-impl Shelf for Memory {
+impl SubsystemView for Memory {
     fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }

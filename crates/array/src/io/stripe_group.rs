@@ -10,26 +10,26 @@ use std::rc::Rc;
 use drive::{Env, join_all};
 use format::MemberState;
 
-use crate::array::Inner;
-use crate::geometry::{Role, UnitIndex};
+use crate::array::ArrayShard;
+use crate::geometry::{Role, StripeGroup};
 use crate::io::plan::Strip;
 use crate::io::types::{RowView, StripView, Waiter};
 use crate::state::findings::ScrubMode;
-use crate::state::message::{Op, Outcome, Pieces};
+use crate::state::message::{Op, Pieces, Reply};
 use crate::state::slot::DriveId;
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Queues work. If the stripe group has no task, starts one at the end of the turn.
-    pub fn push(self: &Rc<Self>, unit: UnitIndex, op: Op, waiter: Waiter) {
-        let mut units = self.units.borrow_mut();
-        if let Some(queue) = units.get_mut(unit) {
+    pub fn push(self: &Rc<Self>, stripe_group: StripeGroup, op: Op, waiter: Waiter) {
+        let mut stripe_groups = self.stripe_groups.borrow_mut();
+        if let Some(queue) = stripe_groups.get_mut(stripe_group) {
             queue.waiting.push((op, waiter));
             return;
         }
-        units.or_default(unit).waiting = vec![(op, waiter)];
-        drop(units);
+        stripe_groups.or_default(stripe_group).waiting = vec![(op, waiter)];
+        drop(stripe_groups);
         let mut arrived = self.arrived.borrow_mut();
-        arrived.push(unit);
+        arrived.push(stripe_group);
         if arrived.len() > 1 {
             return;
         }
@@ -37,27 +37,27 @@ impl<E: Env> Inner<E> {
         self.env.spawn(async move {
             inner.env.turn_end().await;
             let arrived = std::mem::take(&mut *inner.arrived.borrow_mut());
-            for unit in arrived {
-                inner.env.spawn_now(inner.clone().work(unit));
+            for stripe_group in arrived {
+                inner.env.spawn_now(inner.clone().work(stripe_group));
             }
         });
     }
 
     /// Does the work of a stripe group until none is left.
-    async fn work(self: Rc<Self>, unit: UnitIndex) {
-        while let Some(batch) = self.take(unit) {
+    async fn work(self: Rc<Self>, stripe_group: StripeGroup) {
+        while let Some(batch) = self.take(stripe_group) {
             self.buggify_delay("a batch waits with the lock held").await;
-            self.run(unit, batch).await;
+            self.run(stripe_group, batch).await;
         }
     }
 
     /// Takes everything that waits for the stripe group. If nothing is left, removes the queue, and
     /// the task has to end.
-    fn take(&self, unit: UnitIndex) -> Option<Vec<(Op, Waiter)>> {
-        let mut units = self.units.borrow_mut();
-        let queue = units.get_mut(unit).expect("a queue lives as long as its task");
+    fn take(&self, stripe_group: StripeGroup) -> Option<Vec<(Op, Waiter)>> {
+        let mut stripe_groups = self.stripe_groups.borrow_mut();
+        let queue = stripe_groups.get_mut(stripe_group).expect("a queue lives as long as its task");
         if queue.waiting.is_empty() {
-            units.remove(unit);
+            stripe_groups.remove(stripe_group);
             return None;
         }
         Some(std::mem::take(&mut queue.waiting))
@@ -66,19 +66,19 @@ impl<E: Env> Inner<E> {
     /// Does a batch in order of arrival: consecutive writes as one, consecutive reads together.
     /// Futures that are large and rare are boxed, because this one is part of each stripe group's
     /// task, which is created and moved for nearly every write.
-    async fn run(self: &Rc<Self>, unit: UnitIndex, batch: Vec<(Op, Waiter)>) {
+    async fn run(self: &Rc<Self>, stripe_group: StripeGroup, batch: Vec<(Op, Waiter)>) {
         let mut writes: Vec<(Pieces, bool)> = Vec::new();
         let mut writers: Vec<Waiter> = Vec::new();
         let mut reads = Vec::new();
         for (op, waiter) in batch {
             if !matches!(op, Op::Write { .. }) {
-                self.finish_writes(unit, &mut writes, &mut writers).await;
+                self.finish_writes(stripe_group, &mut writes, &mut writers).await;
             }
             if !matches!(op, Op::Read { .. }) {
                 join_all(reads.drain(..)).await;
             }
             if !self.incomplete.is_empty()
-                && let Err(error) = Box::pin(self.retry_writes_before(unit, &op)).await
+                && let Err(error) = Box::pin(self.retry_writes_before(stripe_group, &op)).await
             {
                 waiter.send(Err(error));
                 continue;
@@ -88,67 +88,69 @@ impl<E: Env> Inner<E> {
                     writes.push((pieces, fua));
                     writers.push(waiter);
                 }
-                Op::Read { role, x, buf, without } => reads.push(async move {
+                Op::Read { role, offset, buf, without } => reads.push(async move {
                     let read = match without {
-                        true => self.restore_locked(unit, role, x, buf).await,
-                        false => self.read_locked(unit, role, x, buf).await,
+                        true => self.restore_locked(stripe_group, role, offset, buf).await,
+                        false => self.read_locked(stripe_group, role, offset, buf).await,
                     };
-                    waiter.send(read.map(Outcome::Read));
+                    waiter.send(read.map(Reply::Read));
                 }),
                 Op::Rebuild { member } => {
-                    let done = Box::pin(self.rebuild_unit(unit, member)).await;
-                    waiter.send(done.map(|bytes| Outcome::Rebuilt { bytes }));
+                    let done = Box::pin(self.rebuild_stripe_group(stripe_group, member)).await;
+                    waiter.send(done.map(|bytes| Reply::Rebuilt { bytes }));
                 }
                 Op::Scrub { mode } => {
-                    let scrubbed = Box::pin(self.scrub_unit(unit, mode)).await;
+                    let scrubbed = Box::pin(self.scrub_stripe_group(stripe_group, mode)).await;
                     if mode != ScrubMode::Report {
                         // A repair changes content that an absent member has in its old state.
-                        self.shared.missed.note(unit);
+                        self.shared.dirty.note(stripe_group);
                     }
-                    waiter.send(scrubbed.map(Outcome::Scrubbed));
+                    waiter.send(scrubbed.map(Reply::Scrubbed));
                 }
-                Op::Nothing => waiter.send(Ok(Outcome::Done)),
-                Op::Trim { zone } => {
-                    Box::pin(self.trim_zone(unit, zone)).await;
-                    waiter.send(Ok(Outcome::Done));
+                Op::Nothing => waiter.send(Ok(Reply::Done)),
+                Op::Trim { chunk } => {
+                    Box::pin(self.trim_chunk(stripe_group, chunk)).await;
+                    waiter.send(Ok(Reply::Done));
                 }
             }
         }
-        self.finish_writes(unit, &mut writes, &mut writers).await;
+        self.finish_writes(stripe_group, &mut writes, &mut writers).await;
         join_all(reads).await;
     }
 
     async fn finish_writes(
         self: &Rc<Self>,
-        unit: UnitIndex,
+        stripe_group: StripeGroup,
         writes: &mut Vec<(Pieces, bool)>,
         writers: &mut Vec<Waiter>,
     ) {
         if writes.is_empty() {
             return;
         }
-        self.shared.missed.note(unit);
-        let result = self.write_unit(unit, std::mem::take(writes)).await;
-        self.shared.missed.note(unit);
+        self.shared.dirty.note(stripe_group);
+        let result = self.write_stripe_group(stripe_group, std::mem::take(writes)).await;
+        self.shared.dirty.note(stripe_group);
         for writer in writers.drain(..) {
-            writer.send(result.clone().map(|()| Outcome::Done));
+            writer.send(result.clone().map(|()| Reply::Done));
         }
     }
 
     /// The state of the strips of a stripe. `unreadable` failed to be read in this operation.
-    pub fn view(&self, unit: UnitIndex, x: u64, unreadable: &[Role]) -> RowView<E::Drive> {
-        RowView((0..self.shared.geometry.strips()).map(|role| self.look(unit, x, role, unreadable)).collect())
+    pub fn view(&self, stripe_group: StripeGroup, offset: u64, unreadable: &[Role]) -> RowView<E::Drive> {
+        RowView(
+            (0..self.shared.geometry.strips()).map(|role| self.look(stripe_group, offset, role, unreadable)).collect(),
+        )
     }
 
-    /// Like [`Inner::view`], for one strip.
-    pub fn look(&self, unit: UnitIndex, x: u64, role: Role, unreadable: &[Role]) -> StripView<E::Drive> {
+    /// Like [`ArrayShard::view`], for one strip.
+    pub fn look(&self, stripe_group: StripeGroup, offset: u64, role: Role, unreadable: &[Role]) -> StripView<E::Drive> {
         let shared = &self.shared;
-        let member = shared.geometry.member(unit, x, role);
+        let member = shared.geometry.member(stripe_group, offset, role);
         let mut slot = shared.slot(member);
         let (usable, drive) = loop {
             let usable = match slot.state {
                 MemberState::InSync => true,
-                MemberState::Rebuilding => self.is_rebuilt(unit, slot.drive),
+                MemberState::Rebuilding => self.is_rebuilt(stripe_group, slot.drive),
                 MemberState::Missing | MemberState::Faulty => break (false, None),
             };
             // The mark may have been reset because the rebuild ended. The slot then says so now.
@@ -168,9 +170,9 @@ impl<E: Env> Inner<E> {
 
     /// Whether the stripe group is whole on the drive that is being rebuilt. Exact under the lock.
     /// Elsewhere it may be false for a stripe group that just became whole.
-    pub fn is_rebuilt(&self, unit: UnitIndex, drive: DriveId) -> bool {
-        unit < self.shared.rebuilt(drive)
-            || self.rebuilt_ahead.borrow().contains(&(drive, unit))
-            || self.shared.missed.has_unit(drive, unit)
+    pub fn is_rebuilt(&self, stripe_group: StripeGroup, drive: DriveId) -> bool {
+        stripe_group < self.shared.rebuilt(drive)
+            || self.rebuilt_ahead.borrow().contains(&(drive, stripe_group))
+            || self.shared.dirty.has_stripe_group(drive, stripe_group)
     }
 }

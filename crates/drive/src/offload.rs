@@ -18,7 +18,7 @@ fn helper() -> Option<&'static Sender<Job>> {
     let start = || {
         let (sender, receiver) = channel::<Job>();
         let run = move || receiver.into_iter().for_each(|job| job());
-        thread::Builder::new().name("aside".to_owned()).spawn(run).ok().map(|_| sender)
+        thread::Builder::new().name("offload".to_owned()).spawn(run).ok().map(|_| sender)
     };
     HELPER.get_or_init(start).as_ref()
 }
@@ -31,7 +31,7 @@ struct State<T> {
 /// The result of a computation. If it is dropped before the computation begins, the computation is
 /// skipped.
 #[must_use = "futures do nothing unless awaited"]
-pub struct Aside<T>(Arc<Mutex<State<T>>>);
+pub struct Offload<T>(Arc<Mutex<State<T>>>);
 
 fn lock<T>(state: &Mutex<State<T>>) -> std::sync::MutexGuard<'_, State<T>> {
     // Code under the lock does not panic.
@@ -41,7 +41,7 @@ fn lock<T>(state: &Mutex<State<T>>) -> std::sync::MutexGuard<'_, State<T>> {
 /// Runs `work` on another thread, so that this one can continue. It is for computations of
 /// milliseconds; work that waits must not use it. If `work` panics, the task that awaits the result
 /// panics too.
-pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+pub fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Offload<T> {
     let state = Arc::new(Mutex::new(State { value: None, waker: None }));
     let told = Arc::downgrade(&state);
     let job: Job = Box::new(move || {
@@ -64,10 +64,10 @@ pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> As
         Some(helper) => helper.send(job).expect("the helping thread receives as long as the process runs"),
         None => job(),
     }
-    Aside(state)
+    Offload(state)
 }
 
-impl<T> Future for Aside<T> {
+impl<T> Future for Offload<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -102,10 +102,10 @@ mod tests {
         }
     }
 
-    fn wait<T>(mut aside: Aside<T>) -> T {
+    fn wait<T>(mut offload: Offload<T>) -> T {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
-            if let Poll::Ready(value) = Pin::new(&mut aside).poll(&mut Context::from_waker(&waker)) {
+            if let Poll::Ready(value) = Pin::new(&mut offload).poll(&mut Context::from_waker(&waker)) {
                 return value;
             }
             thread::park();
@@ -121,11 +121,11 @@ mod tests {
             move || done.fetch_add(weight, Ordering::SeqCst)
         };
         let here = thread::current().id();
-        let first = aside(move || {
+        let first = offload(move || {
             gate.recv().expect("the test lets it go on");
             thread::current().id()
         });
-        let (unwanted, wanted) = (aside(counts(1)), aside(counts(10)));
+        let (unwanted, wanted) = (offload(counts(1)), offload(counts(10)));
         drop(unwanted);
         go.send(()).expect("it waits");
         assert_ne!(wait(first), here);
@@ -134,9 +134,9 @@ mod tests {
 
     #[test]
     fn a_panic_is_that_of_who_asked() {
-        let panics = aside(|| panic!("as it should"));
+        let panics = offload(|| panic!("as it should"));
         let caught = catch_unwind(AssertUnwindSafe(|| wait(panics))).map(|_: ()| ());
         assert!(caught.is_err());
-        assert_eq!(wait(aside(|| 7)), 7, "others are served");
+        assert_eq!(wait(offload(|| 7)), 7, "others are served");
     }
 }

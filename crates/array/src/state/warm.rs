@@ -1,5 +1,5 @@
-//! Warm-restart state of a group ([`Kept`]): memory that outlives the process, so that a killed
-//! daemon loses nothing that was acknowledged.
+//! Warm-restart state of a group ([`WarmState`]): memory that outlives the process, so that a
+//! killed daemon loses nothing that was acknowledged.
 //!
 //! Two things reach the members only with a flush, so a power cut undoes them together with all
 //! writes that were not flushed. A killed process must not undo them: the kernel and the drives
@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use drive::Kept;
+use drive::WarmState;
 use format::{Superblock, Uuid};
 
 use crate::geometry::Geometry;
@@ -29,7 +29,7 @@ use crate::geometry::Geometry;
 /// that they may have been given since, or 0.
 const HEAD_WORDS: usize = 8;
 const ARRAY: usize = 1;
-const ZONES: usize = 3;
+const CHUNKS: usize = 3;
 const EPOCH: usize = 4;
 const NEXT_EPOCH: usize = 5;
 
@@ -48,33 +48,33 @@ const OPEN: usize = 2;
 const MAGIC: u64 = u64::from_le_bytes(*b"PurlinK1");
 
 /// Words of memory for the warm-restart state of a group.
-pub fn kept_words(superblock: &Superblock) -> usize {
-    words_for(zone_count(superblock))
+pub fn warm_words(superblock: &Superblock) -> usize {
+    words_for(chunk_count(superblock))
 }
 
 /// Allocation chunks of a group.
-pub(crate) fn zone_count(superblock: &Superblock) -> u64 {
+pub(crate) fn chunk_count(superblock: &Superblock) -> u64 {
     // The sector size does not change it.
-    Geometry::new(&superblock.shape, &superblock.layout, 512).zone_count()
+    Geometry::new(&superblock.shape, &superblock.layout, 512).chunk_count()
 }
 
-fn words_for(zone_count: u64) -> usize {
-    HEAD_WORDS + zone_count.div_ceil(64) as usize + 2 * STREAMS * STREAM_WORDS
+fn words_for(chunk_count: u64) -> usize {
+    HEAD_WORDS + chunk_count.div_ceil(64) as usize + 2 * STREAMS * STREAM_WORDS
 }
 
 /// The warm-restart state of a group.
 #[derive(Debug, Clone)]
-pub(crate) struct KeptGroup {
-    memory: Arc<dyn Kept>,
-    zone_count: u64,
+pub(crate) struct WarmGroup {
+    memory: Arc<dyn WarmState>,
+    chunk_count: u64,
 }
 
-impl KeptGroup {
+impl WarmGroup {
     /// Uses this memory with its present content, valid or not. `None` if there is too little of
     /// it.
-    pub fn new(memory: Arc<dyn Kept>, zone_count: u64) -> Option<KeptGroup> {
-        let has_room = memory.words().len() >= words_for(zone_count);
-        has_room.then_some(KeptGroup { memory, zone_count })
+    pub fn new(memory: Arc<dyn WarmState>, chunk_count: u64) -> Option<WarmGroup> {
+        let has_room = memory.words().len() >= words_for(chunk_count);
+        has_room.then_some(WarmGroup { memory, chunk_count })
     }
 
     fn head(&self, index: usize) -> &AtomicU64 {
@@ -83,26 +83,26 @@ impl KeptGroup {
 
     /// The allocation map.
     pub fn bits(&self) -> &[AtomicU64] {
-        &self.memory.words()[HEAD_WORDS..][..self.zone_count.div_ceil(64) as usize]
+        &self.memory.words()[HEAD_WORDS..][..self.chunk_count.div_ceil(64) as usize]
     }
 
     fn stream_words(&self, generation: u64, stream: usize) -> Option<&[AtomicU64]> {
-        let banks = &self.memory.words()[HEAD_WORDS + self.zone_count.div_ceil(64) as usize..];
+        let banks = &self.memory.words()[HEAD_WORDS + self.chunk_count.div_ceil(64) as usize..];
         let bank = (generation % 2) as usize * STREAMS;
         (stream < STREAMS).then(|| &banks[(bank + stream) * STREAM_WORDS..][..STREAM_WORDS])
     }
 
     /// Begins to keep a stream of the log.
-    pub fn stream(&self, generation: u64, stream: usize) -> Option<KeptStream> {
+    pub fn stream(&self, generation: u64, stream: usize) -> Option<WarmStream> {
         let words = self.stream_words(generation, stream)?;
         words.iter().for_each(|word| word.store(0, Ordering::SeqCst));
         words[GENERATION].store(generation, Ordering::SeqCst);
-        Some(KeptStream { kept: self.clone(), generation, stream, free: RefCell::new((0..OPEN_MAX).collect()) })
+        Some(WarmStream { warm: self.clone(), generation, stream, free: RefCell::new((0..OPEN_MAX).collect()) })
     }
 
     /// Whether the record is completed: its strips have been overwritten, or never were and never
     /// will be.
-    pub fn is_settled(&self, generation: u64, stream: usize, sequence: u64) -> bool {
+    pub fn is_completed(&self, generation: u64, stream: usize, sequence: u64) -> bool {
         let Some(words) = self.stream_words(generation, stream) else { return false };
         let value = |index: usize| words[index].load(Ordering::SeqCst);
         let is_open = || (OPEN..STREAM_WORDS).any(|index| value(index) == sequence);
@@ -113,7 +113,7 @@ impl KeptGroup {
     pub fn is_of(&self, array: &Uuid, epoch: u64) -> bool {
         let is = |index: usize, value: u64| self.head(index).load(Ordering::SeqCst) == value;
         let [high, low] = halves(array);
-        let same = is(0, MAGIC) && is(ARRAY, high) && is(ARRAY + 1, low) && is(ZONES, self.zone_count);
+        let same = is(0, MAGIC) && is(ARRAY, high) && is(ARRAY + 1, low) && is(CHUNKS, self.chunk_count);
         let [known, next] = [EPOCH, NEXT_EPOCH].map(|index| self.head(index).load(Ordering::SeqCst));
         // No superblock has epoch 0.
         same && epoch != 0 && (known..=known.max(next)).contains(&epoch)
@@ -124,12 +124,12 @@ impl KeptGroup {
     pub fn begin(&self, array: &Uuid, epoch: u64, bits: &[AtomicU64]) {
         let set = |index: usize, value: u64| self.head(index).store(value, Ordering::SeqCst);
         set(0, 0);
-        for (kept, word) in self.bits().iter().zip(bits) {
-            kept.store(word.load(Ordering::Acquire), Ordering::SeqCst);
+        for (warm, word) in self.bits().iter().zip(bits) {
+            warm.store(word.load(Ordering::Acquire), Ordering::SeqCst);
         }
         let [high, low] = halves(array);
         let head =
-            [(ARRAY, high), (ARRAY + 1, low), (ZONES, self.zone_count), (EPOCH, epoch), (NEXT_EPOCH, 0), (0, MAGIC)];
+            [(ARRAY, high), (ARRAY + 1, low), (CHUNKS, self.chunk_count), (EPOCH, epoch), (NEXT_EPOCH, 0), (0, MAGIC)];
         head.into_iter().for_each(|(index, value)| set(index, value));
     }
 
@@ -147,28 +147,28 @@ impl KeptGroup {
     }
 
     /// Sets a chunk's bit.
-    pub fn set(&self, zone: u64) {
-        self.bits()[(zone / 64) as usize].fetch_or(1 << (zone % 64), Ordering::SeqCst);
+    pub fn set(&self, chunk: u64) {
+        self.bits()[(chunk / 64) as usize].fetch_or(1 << (chunk % 64), Ordering::SeqCst);
     }
 
     /// Clears a chunk's bit.
-    pub fn clear(&self, zone: u64) {
-        self.bits()[(zone / 64) as usize].fetch_and(!(1 << (zone % 64)), Ordering::SeqCst);
+    pub fn clear(&self, chunk: u64) {
+        self.bits()[(chunk / 64) as usize].fetch_and(!(1 << (chunk % 64)), Ordering::SeqCst);
     }
 }
 
 /// The warm-restart state of a stream of the log. Its records have numbers above 0.
 #[derive(Debug)]
-pub(crate) struct KeptStream {
-    kept: KeptGroup,
+pub(crate) struct WarmStream {
+    warm: WarmGroup,
     generation: u64,
     stream: usize,
     free: RefCell<Vec<usize>>,
 }
 
-impl KeptStream {
+impl WarmStream {
     fn words(&self) -> &[AtomicU64] {
-        self.kept.stream_words(self.generation, self.stream).expect("it was there when this was made")
+        self.warm.stream_words(self.generation, self.stream).expect("it was there when this was made")
     }
 
     /// Notes that a record is open. Returns its place.
@@ -184,7 +184,7 @@ impl KeptStream {
     }
 
     /// Notes that the record at this place is completed.
-    pub fn settle(&self, place: usize) {
+    pub fn complete(&self, place: usize) {
         self.words()[OPEN + place].store(0, Ordering::Release);
         self.free.borrow_mut().push(place);
     }
@@ -202,7 +202,7 @@ mod tests {
     #[derive(Debug)]
     struct Heap(Vec<AtomicU64>);
 
-    impl Kept for Heap {
+    impl WarmState for Heap {
         fn words(&self) -> &[AtomicU64] {
             &self.0
         }
@@ -212,20 +212,20 @@ mod tests {
         Arc::new(Heap((0..words).map(|_| AtomicU64::new(0)).collect()))
     }
 
-    fn kept(zones: u64) -> KeptGroup {
-        KeptGroup::new(memory(words_for(zones)), zones).unwrap()
+    fn warm(chunks: u64) -> WarmGroup {
+        WarmGroup::new(memory(words_for(chunks)), chunks).unwrap()
     }
 
     #[test]
     fn what_was_kept_counts_for_its_array_and_its_last_epoch_only() {
         let (array, other) = (Uuid::from_random([1; 16]), Uuid::from_random([2; 16]));
-        let group = kept(100);
+        let group = warm(100);
         assert!(!group.is_of(&array, 0), "new memory is nobody's");
         group.begin(&array, 7, &[AtomicU64::new(5), AtomicU64::new(0)]);
         assert!(group.is_of(&array, 7));
         assert!(!group.is_of(&array, 6) && !group.is_of(&array, 8) && !group.is_of(&array, 0));
         assert!(!group.is_of(&other, 7));
-        assert!(!KeptGroup::new(group.memory.clone(), 99).unwrap().is_of(&array, 7));
+        assert!(!WarmGroup::new(group.memory.clone(), 99).unwrap().is_of(&array, 7));
         group.expect_epoch(8);
         assert!(group.is_of(&array, 7) && group.is_of(&array, 8), "a crash in between leaves either");
         group.expect_epoch(9);
@@ -241,39 +241,39 @@ mod tests {
     #[test]
     fn too_little_memory_keeps_nothing() {
         let words = words_for(64);
-        assert!(KeptGroup::new(memory(words), 64).is_some());
-        assert!(KeptGroup::new(memory(words), 65).is_none());
+        assert!(WarmGroup::new(memory(words), 64).is_some());
+        assert!(WarmGroup::new(memory(words), 65).is_none());
     }
 
     #[test]
-    fn a_record_is_settled_when_it_was_begun_and_is_not_open() {
-        let group = kept(1);
+    fn a_record_is_completed_when_it_was_begun_and_is_not_open() {
+        let group = warm(1);
         let stream = group.stream(3, 1).unwrap();
-        assert!(!group.is_settled(3, 1, 1), "it was not begun");
+        assert!(!group.is_completed(3, 1, 1), "it was not begun");
         let first = stream.open(1);
         let second = stream.open(2);
-        assert!(!group.is_settled(3, 1, 1) && !group.is_settled(3, 1, 2));
-        stream.settle(first);
-        assert!(group.is_settled(3, 1, 1) && !group.is_settled(3, 1, 2) && !group.is_settled(3, 1, 3));
-        assert!(!group.is_settled(5, 1, 1) && !group.is_settled(3, 0, 1), "of another run, of another stream");
+        assert!(!group.is_completed(3, 1, 1) && !group.is_completed(3, 1, 2));
+        stream.complete(first);
+        assert!(group.is_completed(3, 1, 1) && !group.is_completed(3, 1, 2) && !group.is_completed(3, 1, 3));
+        assert!(!group.is_completed(5, 1, 1) && !group.is_completed(3, 0, 1), "of another run, of another stream");
         let next = group.stream(4, 1).unwrap();
         next.open(1);
-        assert!(group.is_settled(3, 1, 1), "the last run is known until the superblocks show the next");
-        assert!(!group.is_settled(4, 1, 1));
-        stream.settle(second);
-        assert!(group.is_settled(3, 1, 2));
+        assert!(group.is_completed(3, 1, 1), "the last run is known until the superblocks show the next");
+        assert!(!group.is_completed(4, 1, 1));
+        stream.complete(second);
+        assert!(group.is_completed(3, 1, 2));
         group.stream(5, 1).unwrap();
-        assert!(!group.is_settled(3, 1, 1));
-        assert!(group.stream(3, STREAMS).is_none() && !group.is_settled(3, STREAMS, 1));
+        assert!(!group.is_completed(3, 1, 1));
+        assert!(group.stream(3, STREAMS).is_none() && !group.is_completed(3, STREAMS, 1));
     }
 
     #[test]
     fn as_many_records_may_be_open_as_there_are_places() {
-        let group = kept(1);
+        let group = warm(1);
         let stream = group.stream(1, 0).unwrap();
         let places: Vec<usize> = (1..=OPEN_MAX as u64).map(|sequence| stream.open(sequence)).collect();
-        assert!((1..=OPEN_MAX as u64).all(|sequence| !group.is_settled(1, 0, sequence)));
-        places.into_iter().for_each(|place| stream.settle(place));
-        assert!((1..=OPEN_MAX as u64).all(|sequence| group.is_settled(1, 0, sequence)));
+        assert!((1..=OPEN_MAX as u64).all(|sequence| !group.is_completed(1, 0, sequence)));
+        places.into_iter().for_each(|place| stream.complete(place));
+        assert!((1..=OPEN_MAX as u64).all(|sequence| group.is_completed(1, 0, sequence)));
     }
 }

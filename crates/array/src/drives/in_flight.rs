@@ -1,4 +1,4 @@
-//! One shard's watch over the operations that its drives have not answered yet.
+//! The operations of one shard that its drives have not answered yet.
 //!
 //! An operation that is not done when it is first polled enters the in-flight table. While the
 //! table is not empty, a task checks it every [`TICK`]. So no operation has a timer of its own, and
@@ -123,8 +123,8 @@ pub(crate) enum Pace {
     Resting,
 }
 
-/// The watch. See the head of this file.
-pub(crate) struct Watch {
+/// The in-flight table. See the head of this file.
+pub(crate) struct InFlightTable {
     pub shared: Arc<Shared>,
     pub shard: usize,
     pub latencies: Arc<[ShardLatencies]>,
@@ -155,22 +155,22 @@ pub(crate) struct Watch {
 }
 
 /// An operation that may take long.
-pub(crate) struct Flight<'a> {
-    watch: &'a Watch,
+pub(crate) struct InFlightRequest<'a> {
+    in_flight: &'a InFlightTable,
     drive: DriveId,
     kind: Kind,
     place: Option<u32>,
 }
 
-impl Flight<'_> {
+impl InFlightRequest<'_> {
     /// Call this at each poll that finds the operation pending.
     #[inline]
     pub fn look(&mut self, context: &Context<'_>) -> Notice {
         let Some(place) = self.place else {
-            self.place = Some(self.watch.enter(self.drive, self.kind, context.waker()));
+            self.place = Some(self.in_flight.enter(self.drive, self.kind, context.waker()));
             return Notice::None;
         };
-        let mut table = self.watch.table.borrow_mut();
+        let mut table = self.in_flight.table.borrow_mut();
         let entry = &mut table.entries[place as usize];
         if let Some(waker) = &mut entry.waker {
             waker.clone_from(context.waker());
@@ -182,30 +182,30 @@ impl Flight<'_> {
     #[inline]
     pub fn landed(&mut self) {
         if let Some(place) = self.place.take() {
-            self.watch.land(place);
+            self.in_flight.land(place);
         }
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for InFlightRequest<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            self.watch.leave(place);
+            self.in_flight.leave(place);
         }
     }
 }
 
-impl Watch {
-    /// Creates the watch of a shard. `now` is its clock; `start` starts the task that looks at the
-    /// table ([`Watch::begin_task`]).
+impl InFlightTable {
+    /// Creates the in-flight table of a shard. `now` is its clock; `start` starts the task that
+    /// looks at the table ([`InFlightTable::begin_task`]).
     pub fn new(
         shared: &Arc<Shared>,
         (shard, shards): (usize, usize),
         now: Box<dyn Fn() -> Nanos>,
         start: Box<dyn Fn()>,
-    ) -> Rc<Watch> {
-        Rc::new(Watch {
+    ) -> Rc<InFlightTable> {
+        Rc::new(InFlightTable {
             shared: shared.clone(),
             shard,
             latencies: shared.latencies(shards),
@@ -237,10 +237,10 @@ impl Watch {
         self.generation.get()
     }
 
-    /// Begins to watch an operation. This costs nothing before the first [`Flight::look`].
+    /// Begins an operation. This costs nothing before the first [`InFlightRequest::look`].
     #[inline]
-    pub fn flight(&self, drive: DriveId, kind: Kind) -> Flight<'_> {
-        Flight { watch: self, drive, kind, place: None }
+    pub fn request(&self, drive: DriveId, kind: Kind) -> InFlightRequest<'_> {
+        InFlightRequest { in_flight: self, drive, kind, place: None }
     }
 
     fn enter(&self, drive: DriveId, kind: Kind, waker: &Waker) -> u32 {
@@ -364,7 +364,7 @@ impl Watch {
 
 /// The result of one check of the table.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct CheckResult {
     pub(crate) wakers: Vec<Waker>,
     /// Drives that have not answered within the time limit.
     pub(crate) silent: Vec<DriveId>,
@@ -372,10 +372,10 @@ pub(crate) struct Found {
     pub(crate) hurry: bool,
 }
 
-impl Watch {
+impl InFlightTable {
     /// Checks everything in flight for late and lost operations.
-    pub(crate) fn look_over(&self, now: Nanos) -> Found {
-        let mut found = Found::default();
+    pub(crate) fn look_over(&self, now: Nanos) -> CheckResult {
+        let mut found = CheckResult::default();
         let limit = self.shared.settings.time_limit();
         let given_up = self.shared.given_up();
         let mut samples: Vec<(DriveId, u8, Nanos)> = Vec::new();
@@ -426,7 +426,7 @@ impl Watch {
     }
 
     /// Starts hedges for clients' late reads, as far as there are tokens.
-    pub(crate) fn hedge(&self, found: &mut Found) -> u64 {
+    pub(crate) fn hedge(&self, found: &mut CheckResult) -> u64 {
         if !self.may_hedge() {
             return 0;
         }
@@ -449,7 +449,7 @@ impl Watch {
     /// Whether other strips can stand in for a late one.
     pub fn may_hedge(&self) -> bool {
         let shared = &self.shared;
-        shared.geometry.syndromes > 0 && shared.settings.hedging() && !shared.is_resync_due()
+        shared.geometry.parity_count > 0 && shared.settings.hedging() && !shared.is_resync_due()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -1,9 +1,9 @@
 //! The algorithms, written once for all instruction sets.
 //!
-//! Each function walks the columns of a stripe (the bytes at one offset in every strip), `WIDE`
-//! registers at a time. It reads each strip of those columns once, keeps the results in registers
-//! and writes them once. The rest is walked one register at a time, then byte by byte with the same
-//! code.
+//! Each function walks the byte positions of a stripe (the bytes at one offset in every strip),
+//! `WIDE` registers at a time. It reads each strip of those byte positions once, keeps the results
+//! in registers and writes them once. The rest is walked one register at a time, then byte by byte
+//! with the same code.
 //!
 //! P is the sum of D_i, Q that of g^i times D_i, R that of g^2i times D_i. Horner's rule computes Q
 //! and R from the last strip down, so each step multiplies only by 2 (or 4): `q = 2q ^ d`.
@@ -18,11 +18,12 @@ use super::lanes::Lanes;
 use super::{ROWS_MAX, SolvePq};
 use crate::field::Multiplier;
 
-/// Runs `$walk::<L, WIDE>` over as many columns as possible, then one register at a time, then byte
-/// by byte. Each walk gets the first column and the end, and returns the first column that it left.
-macro_rules! all_columns {
-    ($columns:expr, $wide:expr, $walk:ident :: <$lanes:ident $(, $more:tt)*>, $($argument:expr),*) => {{
-        let Range { start: mut at, end: length } = $columns;
+/// Runs `$walk::<L, WIDE>` over as many byte positions as possible, then one register at a time,
+/// then byte by byte. Each walk gets the first byte position and the end, and returns the first
+/// byte position that it left.
+macro_rules! all_positions {
+    ($positions:expr, $wide:expr, $walk:ident :: <$lanes:ident $(, $more:tt)*>, $($argument:expr),*) => {{
+        let Range { start: mut at, end: length } = $positions;
         // SAFETY: the caller's promise; a byte register runs on every CPU.
         unsafe {
             at = $walk::<$lanes, { $wide } $(, $more)*>($($argument,)* at, length);
@@ -65,12 +66,12 @@ unsafe fn store<L: Lanes, const WIDE: usize, const STREAM: bool>(values: [L; WID
     }
 }
 
-/// Distance from the current column at which outputs are prefetched. A store that misses the
+/// Distance from the current byte position at which outputs are prefetched. A store that misses the
 /// first-level cache delays all stores after it. A shorter distance is too late; a longer one would
 /// evict lines that have not been used yet.
 const WRITE_AHEAD_BYTES: usize = 512;
 
-/// Prefetches the lines of `strip` that will be written some columns later.
+/// Prefetches the lines of `strip` that will be written some byte positions later.
 #[inline(always)]
 unsafe fn prefetch_to_write<L: Lanes, const WIDE: usize>(strip: *mut u8, at: usize) {
     const LINE_BYTES: usize = 64;
@@ -95,9 +96,9 @@ fn streams<L: Lanes>(data: &[&[u8]], outputs: &[*mut u8]) -> bool {
         && outputs.iter().all(|strip| strip.addr().is_multiple_of(L::BYTES))
 }
 
-/// `all_columns` for a `$walk` whose last constant is `STREAM`. If `$streams` is set, the wide
+/// `all_positions` for a `$walk` whose last constant is `STREAM`. If `$streams` is set, the wide
 /// steps bypass the cache.
-macro_rules! all_columns_streaming {
+macro_rules! all_positions_streaming {
     ($streams:expr, $length:expr, $wide:expr, $walk:ident :: <$lanes:ident>, $($argument:expr),*) => {{
         let mut at = 0;
         if $streams {
@@ -108,7 +109,7 @@ macro_rules! all_columns_streaming {
                 $lanes::fence();
             }
         }
-        all_columns!(at..$length, $wide, $walk::<$lanes, false>, $($argument),*);
+        all_positions!(at..$length, $wide, $walk::<$lanes, false>, $($argument),*);
     }};
 }
 
@@ -136,7 +137,7 @@ unsafe fn double<L: Lanes, const WIDE: usize>(values: &mut [L; WIDE]) {
 #[inline(always)]
 pub(super) unsafe fn xor<L: Lanes>(data: &[&[u8]], p: &mut [u8]) {
     let out = p.as_mut_ptr();
-    all_columns_streaming!(streams::<L>(data, &[out]), p.len(), 4, xor_walk::<L>, data, out);
+    all_positions_streaming!(streams::<L>(data, &[out]), p.len(), 4, xor_walk::<L>, data, out);
 }
 
 #[inline(always)]
@@ -184,7 +185,7 @@ unsafe fn pq_steps<L: Lanes, const WIDE: usize>(data: &[&[u8]], p: &mut [L; WIDE
 #[inline(always)]
 pub(super) unsafe fn pq<L: Lanes>(data: &[&[u8]], p: &mut [u8], q: &mut [u8]) {
     let out = [p.as_mut_ptr(), q.as_mut_ptr()];
-    all_columns_streaming!(streams::<L>(data, &out), p.len(), 4, pq_walk::<L>, data, out);
+    all_positions_streaming!(streams::<L>(data, &out), p.len(), 4, pq_walk::<L>, data, out);
 }
 
 #[inline(always)]
@@ -218,7 +219,7 @@ unsafe fn pq_walk<L: Lanes, const WIDE: usize, const STREAM: bool>(
 #[inline(always)]
 pub(super) unsafe fn pqr<L: Lanes>(data: &[&[u8]], p: &mut [u8], q: &mut [u8], r: &mut [u8]) {
     let out = [p.as_mut_ptr(), q.as_mut_ptr(), r.as_mut_ptr()];
-    all_columns_streaming!(streams::<L>(data, &out), p.len(), 2, pqr_walk::<L>, data, out);
+    all_positions_streaming!(streams::<L>(data, &out), p.len(), 2, pqr_walk::<L>, data, out);
 }
 
 #[inline(always)]
@@ -270,16 +271,16 @@ pub(super) unsafe fn solve_pq<L: Lanes>(
     // The strips that survive below x, between x and y, and above y; `data` has neither x nor y.
     let (rest, above) = data.split_at(solve.y - 1);
     let (below, between) = rest.split_at(solve.x);
-    let syndromes = [p.as_ptr(), q.as_ptr()];
+    let parity = [p.as_ptr(), q.as_ptr()];
     let lost = [x.as_mut_ptr(), y.as_mut_ptr()];
-    all_columns!(0..p.len(), 2, solve_pq_walk::<L>, solve, [below, between, above], syndromes, lost);
+    all_positions!(0..p.len(), 2, solve_pq_walk::<L>, solve, [below, between, above], parity, lost);
 }
 
 #[inline(always)]
 unsafe fn solve_pq_walk<L: Lanes, const WIDE: usize>(
     solve: &SolvePq,
     [below, between, above]: [&[&[u8]]; 3],
-    syndromes: [*const u8; 2],
+    parity: [*const u8; 2],
     lost: [*mut u8; 2],
     mut at: usize,
     end: usize,
@@ -293,7 +294,7 @@ unsafe fn solve_pq_walk<L: Lanes, const WIDE: usize>(
             for strip in lost {
                 prefetch_to_write::<L, WIDE>(strip, at);
             }
-            let mut p: [L; WIDE] = load(syndromes[0], at);
+            let mut p: [L; WIDE] = load(parity[0], at);
             let mut q = [L::zero(); WIDE];
             // A lost strip counts as zero: it adds nothing, but its step still multiplies the sum
             // so far.
@@ -304,7 +305,7 @@ unsafe fn solve_pq_walk<L: Lanes, const WIDE: usize>(
             pq_steps(below, &mut p, &mut q, at);
             for n in 0..WIDE {
                 let offset = at + n * L::BYTES;
-                let q = q[n].xor(L::load(syndromes[1].add(offset)));
+                let q = q[n].xor(L::load(parity[1].add(offset)));
                 let x = L::zero().add_product(p_factor, p[n].multiplicand()).add_product(q_factor, q.multiplicand());
                 x.store(lost[0].add(offset));
                 p[n].xor(x).store(lost[1].add(offset));
@@ -321,19 +322,19 @@ pub(super) unsafe fn combine<L: Lanes>(factors: &[Multiplier], data: &[&[u8]], o
     match out {
         [a] => {
             let rows = [a.as_mut_ptr()];
-            all_columns!(0..a.len(), 4, combine_walk::<L, 1>, factors, data, rows);
+            all_positions!(0..a.len(), 4, combine_walk::<L, 1>, factors, data, rows);
         }
         [a, b] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr()];
-            all_columns!(0..a.len(), 2, combine_walk::<L, 2>, factors, data, rows);
+            all_positions!(0..a.len(), 2, combine_walk::<L, 2>, factors, data, rows);
         }
         [a, b, c] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr()];
-            all_columns!(0..a.len(), 2, combine_walk::<L, 3>, factors, data, rows);
+            all_positions!(0..a.len(), 2, combine_walk::<L, 3>, factors, data, rows);
         }
         [a, b, c, d] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr(), d.as_mut_ptr()];
-            all_columns!(0..a.len(), 1, combine_walk::<L, 4>, factors, data, rows);
+            all_positions!(0..a.len(), 1, combine_walk::<L, 4>, factors, data, rows);
         }
         _ => unreachable!("1 to {ROWS_MAX} rows"),
     }
@@ -398,19 +399,19 @@ unsafe fn accumulate_rows<L: Lanes, const SOURCES: usize>(
     match out {
         [a] => {
             let rows = [a.as_mut_ptr()];
-            all_columns!(0..length, 2, accumulate_walk::<L, SOURCES, 1>, factors, sources, rows);
+            all_positions!(0..length, 2, accumulate_walk::<L, SOURCES, 1>, factors, sources, rows);
         }
         [a, b] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr()];
-            all_columns!(0..length, 2, accumulate_walk::<L, SOURCES, 2>, factors, sources, rows);
+            all_positions!(0..length, 2, accumulate_walk::<L, SOURCES, 2>, factors, sources, rows);
         }
         [a, b, c] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr()];
-            all_columns!(0..length, 2, accumulate_walk::<L, SOURCES, 3>, factors, sources, rows);
+            all_positions!(0..length, 2, accumulate_walk::<L, SOURCES, 3>, factors, sources, rows);
         }
         [a, b, c, d] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr(), d.as_mut_ptr()];
-            all_columns!(0..length, 2, accumulate_walk::<L, SOURCES, 4>, factors, sources, rows);
+            all_positions!(0..length, 2, accumulate_walk::<L, SOURCES, 4>, factors, sources, rows);
         }
         _ => unreachable!("1 to {ROWS_MAX} rows"),
     }
@@ -450,7 +451,7 @@ unsafe fn accumulate_walk<L: Lanes, const WIDE: usize, const SOURCES: usize, con
 
 #[inline(always)]
 pub(super) unsafe fn xor_into<L: Lanes>(a: &mut [u8], b: &[u8]) {
-    all_columns!(0..b.len(), 4, xor_into_walk::<L>, a.as_mut_ptr(), b.as_ptr());
+    all_positions!(0..b.len(), 4, xor_into_walk::<L>, a.as_mut_ptr(), b.as_ptr());
 }
 
 #[inline(always)]
@@ -481,7 +482,7 @@ pub(super) unsafe fn is_zero<L: Lanes>(a: &[u8]) -> bool {
     }
 }
 
-/// The first column that is left over, or `None` if a byte is not zero.
+/// The first byte position that is left over, or `None` if a byte is not zero.
 #[inline(always)]
 unsafe fn is_zero_walk<L: Lanes, const WIDE: usize>(a: *const u8, mut at: usize, end: usize) -> Option<usize> {
     while end - at >= WIDE * L::BYTES {

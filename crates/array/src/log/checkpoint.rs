@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use drive::{BlockError, BufMut, DriveError, Env, join_all};
-use format::log::{FrameHead, SEALS, encode_seal, seal_offset};
+use format::log::{CHECKPOINT_SLOTS, FrameHead, checkpoint_offset, encode_checkpoint};
 
 use super::{FlushMark, Log};
-use crate::array::Inner;
+use crate::array::ArrayShard;
 use crate::drives::retry::write_retried;
 use crate::geometry::MemberIndex;
 use crate::state::cause::Failure;
@@ -28,14 +28,14 @@ impl Log {
     }
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> ArrayShard<E> {
     /// Flushes completed records in the background and writes a checkpoint record, once no more
     /// come for a second, at the latest after a few.
     ///
     /// A recovery that finds a record in force has to trust the drives for the blocks that it
     /// names, since the checksums there may be stale. Data that is not written any more shall not
     /// depend on that.
-    pub fn seal_later(self: &Rc<Self>, log: &Rc<Log>) {
+    pub fn checkpoint_later(self: &Rc<Self>, log: &Rc<Log>) {
         if log.lingering.replace(true) {
             return;
         }
@@ -54,7 +54,7 @@ impl<E: Env> Inner<E> {
                 before = log.next.get();
                 if !is_busy {
                     looks = 0;
-                    if inner.seal_in_background(&log).await {
+                    if inner.checkpoint_in_background(&log).await {
                         log.lingering.set(false);
                         return;
                     }
@@ -64,16 +64,16 @@ impl<E: Env> Inner<E> {
     }
 
     /// Returns whether no record is left without a checkpoint record.
-    async fn seal_in_background(self: &Rc<Self>, log: &Log) -> bool {
+    async fn checkpoint_in_background(self: &Rc<Self>, log: &Log) -> bool {
         self.in_background(async || {
-            log.doubt();
+            log.mark_suspect();
             let mark = log.flush_begins();
             // After a failure the next check tries again, and requests see why.
             if self.flush_members().await.is_err() {
                 return false;
             }
             log.flush_ended(&mark);
-            self.try_seal(log, &mark).await.is_empty() && log.is_quiet_since(&mark)
+            self.try_checkpoint(log, &mark).await.is_empty() && log.is_quiet_since(&mark)
         })
         .await
         .unwrap_or(false)
@@ -81,12 +81,12 @@ impl<E: Env> Inner<E> {
 
     /// Flushes all members, and makes durable that earlier writes to stripe groups of this shard
     /// need no recovery.
-    pub async fn flush_and_seal(self: &Rc<Self>) -> Result<(), BlockError> {
+    pub async fn flush_and_checkpoint(self: &Rc<Self>) -> Result<(), BlockError> {
         let Some(log) = self.log() else { return self.flush_members().await };
         let mark = log.flush_begins();
         self.flush_members().await?;
         log.flush_ended(&mark);
-        self.seal(&log, &mark).await
+        self.write_checkpoint(&log, &mark).await
     }
 
     /// Writes a checkpoint record: everything that was completed when a flush began, which has
@@ -95,9 +95,9 @@ impl<E: Env> Inner<E> {
     ///
     /// # Errors
     /// [`BlockError::Lost`] if the group cannot do without them; [`BlockError::NoSpace`] likewise.
-    pub async fn seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Result<(), BlockError> {
+    pub async fn write_checkpoint(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Result<(), BlockError> {
         loop {
-            let refused = self.try_seal(log, mark).await;
+            let refused = self.try_checkpoint(log, mark).await;
             if refused.is_empty() {
                 return Ok(());
             }
@@ -108,21 +108,21 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// As [`Inner::seal`], but without requests to the leader. Returns the members that did not
-    /// take it, of sets where those are too many.
-    pub async fn try_seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Vec<(MemberIndex, DriveId, Failure)> {
-        if !log.wants_seal(mark) {
+    /// As [`ArrayShard::write_checkpoint`], but without requests to the leader. Returns the members
+    /// that did not take it, of sets where those are too many.
+    pub async fn try_checkpoint(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Vec<(MemberIndex, DriveId, Failure)> {
+        if !log.wants_checkpoint(mark) {
             return Vec::new();
         }
-        let _turn = log.seals.enter().await;
-        if !log.wants_seal(mark) {
-            return Vec::new(); // A later flush has sealed it meanwhile.
+        let _turn = log.checkpoints.enter().await;
+        if !log.wants_checkpoint(mark) {
+            return Vec::new(); // A later flush has covered it meanwhile.
         }
-        self.buggify_delay("members are flushed, and nothing is sealed").await;
-        let slot = log.seal_slot.replace((log.seal_slot.get() + 1) % SEALS);
-        let offset = seal_offset(&log.place, slot);
+        self.buggify_delay("members are flushed, and no checkpoint record is written").await;
+        let slot = log.checkpoint_slot.replace((log.checkpoint_slot.get() + 1) % CHECKPOINT_SLOTS);
+        let offset = checkpoint_offset(&log.place, slot);
         let head = FrameHead { offset, tail: mark.below, ..log.head };
-        let bytes = BufMut::copy_of(&encode_seal(&log.array, &head, &mark.open)).freeze();
+        let bytes = BufMut::copy_of(&encode_checkpoint(&log.array, &head, &mark.open)).freeze();
         let members: Vec<(MemberIndex, Slot)> = self.shared.staying().collect();
         let write = |(member, slot): (MemberIndex, Slot)| {
             let (drive, bytes) = (self.drive(slot.drive), bytes.clone());
@@ -136,7 +136,7 @@ impl<E: Env> Inner<E> {
         };
         // A member that does not take it shows that at its next write.
         let written = join_all(members.iter().copied().map(write)).await;
-        let (strips, survives) = (self.shared.geometry.strips(), self.shared.geometry.syndromes);
+        let (strips, survives) = (self.shared.geometry.strips(), self.shared.geometry.parity_count);
         let mut refused = Vec::new();
         for set in 0..self.shared.geometry.sets as usize {
             let of_set = |member: &MemberIndex| usize::from(member.0) / strips == set;
@@ -151,9 +151,9 @@ impl<E: Env> Inner<E> {
             }
         }
         if refused.is_empty() {
-            let mut unsealed = log.unsealed.borrow_mut();
-            unsealed.seal(mark.below, &mark.open);
-            self.counters().unsealed.store(!unsealed.is_empty(), Ordering::SeqCst);
+            let mut uncovered = log.uncovered.borrow_mut();
+            uncovered.write_checkpoint(mark.below, &mark.open);
+            self.counters().uncovered.store(!uncovered.is_empty(), Ordering::SeqCst);
         }
         refused
     }

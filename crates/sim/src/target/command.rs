@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use ::drive::{BufMut, Drive, DriveError, Env, Segments, Turn, join_all};
-use nvme::target::{Io, Namespace, Shelf as _, ranges};
+use nvme::target::{Io, Namespace, SubsystemView as _, ranges};
 use nvme::{Command, Status};
 
 use super::{Inner, Slot};
