@@ -10,6 +10,10 @@ use crate::{CrashSafety, Export, GroupHealth, GroupNotStarted, Host, IoCounters,
 pub struct Status {
     /// Version of the daemon.
     pub version: String,
+    /// Commit that it was built from, and the date of that commit, such as `297b581, 2026-11-28`.
+    /// `None` if that was not known.
+    #[serde(default)]
+    pub commit: Option<String>,
     /// Seconds since it started.
     pub uptime_s: u64,
     /// Process id of the daemon.

@@ -22,7 +22,7 @@ use crate::volume_args::VolumeCommand;
 #[derive(Debug, Parser)]
 #[command(
     name = "purlin",
-    version,
+    version = env!("PURLIN_VERSION"),
     max_term_width = 110,
     after_help = "\
 Examples:

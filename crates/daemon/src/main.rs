@@ -24,7 +24,7 @@ static HEAP: MiMalloc = MiMalloc;
 #[derive(Debug, Parser)]
 #[command(
     name = "purlind",
-    version,
+    version = env!("PURLIN_VERSION"),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "Examples:\n  purlind --state /var/lib/purlin\n  purlind --state /tmp/p --socket /tmp/p.sock --cores 0,2-3\n  purlind --state /var/lib/purlin --passthrough\n\nEnvironment:\n  PURLIN_LOG     what to log, such as info, debug, or warn,array=debug [default: info]\n  LISTEN_FDS     sockets that the process before left, as of sd_listen_fds(3)\n  NOTIFY_SOCKET  the service manager, as of sd_notify(3)"
@@ -244,6 +244,13 @@ mod tests {
         assert_eq!(parse_cores("0,2-3,2").unwrap(), Cores(vec![0, 2, 3]));
         assert_eq!(parse_cores("3-1").unwrap_err(), "\"3-1\" is not a range of cores");
         assert_eq!(parse_cores("a").unwrap_err(), "\"a\" is not a core's number");
+    }
+
+    #[test]
+    fn the_version_names_the_commit_that_was_built() {
+        let commit = option_env!("PURLIN_BUILT_FROM").map_or_else(String::new, |commit| format!(" ({commit})"));
+        let shown = format!("purlind {}{commit}\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!(Line::command().render_version(), shown);
     }
 
     #[test]

@@ -1,6 +1,19 @@
-//! The help of the commands.
+//! The help of the commands, and the version.
 
 use clap::{CommandFactory, Parser};
+
+use crate::{Daemon, Said, purlin};
+
+#[test]
+fn the_version_and_the_status_name_the_commit_that_was_built() {
+    let commit = option_env!("PURLIN_BUILT_FROM");
+    let shown = commit.map_or_else(String::new, |commit| format!(" ({commit})"));
+    let out = format!("purlin {}{shown}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(purlin("/nowhere/purlind.sock".as_ref(), "--version"), Said { code: 0, out, err: String::new() });
+    // The daemon of the tests is built from the same source.
+    let status: api::Status = serde_json::from_str(&Daemon::start().ok("status --output json")).unwrap();
+    assert_eq!((status.version.as_str(), status.commit.as_deref()), (env!("CARGO_PKG_VERSION"), commit));
+}
 
 #[test]
 fn help_has_examples_for_every_command() {

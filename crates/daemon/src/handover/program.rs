@@ -118,9 +118,15 @@ pub(super) fn check(program: &Path) -> Answer<String> {
     }
 }
 
-/// The version in the output of `--version`: `purlind 1.2.3`.
+/// The version in the output of `--version`: `purlind 1.2.3`, or with its commit `purlind 1.2.3
+/// (297b581, 2026-11-28)`.
 fn version(answer: &str) -> Option<&str> {
-    let version = answer.strip_suffix('\n').unwrap_or(answer).strip_prefix("purlind ")?;
+    let answer = answer.strip_suffix('\n').unwrap_or(answer).strip_prefix("purlind ")?;
+    let (version, commit) = answer.split_once(' ').unwrap_or((answer, "()"));
+    let commit = commit.strip_prefix('(')?.strip_suffix(')')?;
+    if commit.contains(char::is_control) {
+        return None;
+    }
     let known = |c: char| c.is_ascii_alphanumeric() || ".-+".contains(c);
     (version.starts_with(|c: char| c.is_ascii_digit()) && version.chars().all(known)).then_some(version)
 }
@@ -176,12 +182,16 @@ mod tests {
     fn only_purlind_answers_as_purlind() {
         assert_eq!(version("purlind 0.1.0\n"), Some("0.1.0"));
         assert_eq!(version("purlind 1.20.3-rc.1+g0123abc"), Some("1.20.3-rc.1+g0123abc"));
+        assert_eq!(version("purlind 0.1.0 (297b581, 2026-11-28)\n"), Some("0.1.0"));
+        assert_eq!(version(concat!("purlind ", env!("PURLIN_VERSION"), "\n")), Some(env!("CARGO_PKG_VERSION")));
         for answer in [
             "",
             "purlind",
             "purlind \n",
             "purlin 0.1.0",
             "purlind 0.1.0\nmore",
+            "purlind 0.1.0 (297b581\nmore)",
+            "purlind 0.1.0 (297b581",
             "purlind x",
             "purlind 1 2",
             "GNU bash 5.2",

@@ -76,6 +76,7 @@ impl Engine {
         };
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").into(),
+            commit: option_env!("PURLIN_BUILT_FROM").map(str::to_owned),
             uptime_s: self.started.elapsed().as_secs(),
             pid: std::process::id(),
             resident_bytes: resident_bytes(),

@@ -68,6 +68,7 @@ macro_rules! changes {
             async fn status(&self) -> Answer<Status> {
                 Ok(Status {
                     version: "0".to_owned(),
+                    commit: None,
                     uptime_s: 0,
                     pid: 1,
                     resident_bytes: 0,
