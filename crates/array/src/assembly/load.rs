@@ -146,12 +146,7 @@ async fn take_over<E: Env>(
     let all = live.iter().chain(&assembly.spares);
     let sector = all.map(|&index| drives[index].info().sector_bytes).max().unwrap_or(512);
     let geometry = Geometry::new(&superblock.shape, &superblock.layout, sector);
-    let slot = |(entry, index): (&format::MemberEntry, &Option<usize>)| match index {
-        Some(index) => Slot { drive: DriveId(*index as u16), state: entry.state },
-        None if entry.state == MemberState::Faulty => Slot { drive: DriveId(u16::MAX), state: MemberState::Faulty },
-        None => Slot { drive: DriveId(u16::MAX), state: MemberState::Missing },
-    };
-    let slots: Vec<Slot> = superblock.members.iter().zip(&assembly.members).map(slot).collect();
+    let slots = slots_of(assembly);
     let mut shared = Shared::new(superblock, geometry, &slots, drives.len() as u16);
     let in_use: Vec<&Bounded<'_, E>> = live.iter().map(|&index| &drives[index]).collect();
     let is_in_sync = |place: usize| superblock.members[place].state == MemberState::InSync;
@@ -169,20 +164,9 @@ async fn take_over<E: Env>(
     let mut replayed = None;
     let lost = if logs && crashed {
         let members = RefCell::new(members(superblock, &assembly.members, drives));
-        let (lost, recomputed) = (RefCell::new(lost), RecomputedSums::default());
-        let listing = FairSemaphore::default();
-        let replay = Replay {
-            env,
-            superblock,
-            shared: &shared,
-            members,
-            lost,
-            listing,
-            recomputed,
-            warm: completed,
-            announced,
-            runs,
-        };
+        let (lost, recomputed, listing) = (RefCell::new(lost), RecomputedSums::default(), FairSemaphore::default());
+        let (shared, warm) = (&shared, completed);
+        let replay = Replay { env, superblock, shared, members, lost, listing, recomputed, warm, announced, runs };
         replayed = Some(replay.run(&new_chunks).await.map_err(AssembleError::Block)?);
         replay.lost.into_inner()
     } else {
@@ -191,15 +175,7 @@ async fn take_over<E: Env>(
     let superblock = &announced.borrow().clone().unwrap_or_else(|| superblock.clone());
     shared.lost = LostRanges::new(&lost);
     let catalogue = load_catalogue(superblock, &sources, shared.geometry.capacity()).await?;
-    let identity = |(place, index): (usize, &Option<usize>)| {
-        index.map(|index| (DriveId(index as u16), superblock.members[place].uuid))
-    };
-    let mut identities: BTreeMap<DriveId, Uuid> = assembly.members.iter().enumerate().filter_map(identity).collect();
-    for &index in &assembly.spares {
-        if let Ok(Ok(own)) = superblock_on(&drives[index]).await {
-            identities.insert(DriveId(index as u16), own.drive);
-        }
-    }
+    let identities = identities_of(assembly, superblock, drives).await;
     let spares = assembly.spares.iter().map(|&index| DriveId(index as u16)).filter(|id| identities.contains_key(id));
     let spares = spares.collect();
     // A crash can leave one drive an epoch ahead of the others. If that drive is missing now, it
@@ -212,6 +188,34 @@ async fn take_over<E: Env>(
     shared.set_resync_due(needs_resync);
     let (superblock, map_sequences) = (ahead, sequences);
     Ok(Taken { shared, needs_resync, replayed, superblock, identities, spares, catalogue, map_sequences, crash, warm })
+}
+
+/// The slots of the group as its superblock says, with the drives that are there.
+fn slots_of(assembly: &Assembly) -> Vec<Slot> {
+    let slot = |(entry, index): (&format::MemberEntry, &Option<usize>)| match index {
+        Some(index) => Slot { drive: DriveId(*index as u16), state: entry.state },
+        None if entry.state == MemberState::Faulty => Slot { drive: DriveId(u16::MAX), state: MemberState::Faulty },
+        None => Slot { drive: DriveId(u16::MAX), state: MemberState::Missing },
+    };
+    assembly.superblock.members.iter().zip(&assembly.members).map(slot).collect()
+}
+
+/// The UUIDs of the members and of the spares whose superblock can be read.
+async fn identities_of<E: Env>(
+    assembly: &Assembly,
+    superblock: &Superblock,
+    drives: &[Bounded<'_, E>],
+) -> BTreeMap<DriveId, Uuid> {
+    let identity = |(place, index): (usize, &Option<usize>)| {
+        index.map(|index| (DriveId(index as u16), superblock.members[place].uuid))
+    };
+    let mut identities: BTreeMap<DriveId, Uuid> = assembly.members.iter().enumerate().filter_map(identity).collect();
+    for &index in &assembly.spares {
+        if let Ok(Ok(own)) = superblock_on(&drives[index]).await {
+            identities.insert(DriveId(index as u16), own.drive);
+        }
+    }
+    identities
 }
 
 impl Taken {

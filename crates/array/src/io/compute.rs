@@ -14,7 +14,7 @@ use crate::io::types::{Bases, RowView, Run, Runs, StripWrite};
 /// One item per strip of a stripe. Most stripes need no memory on the heap.
 type Strips<T> = SmallVec<[T; 12]>;
 
-type Reads = Vec<(Role, Range, BufMut)>;
+pub(super) type Reads = Vec<(Role, Range, BufMut)>;
 
 /// All parity of an offset range, or its partial parity.
 pub(crate) type Parity = SmallVec<[BufMut; 4]>;

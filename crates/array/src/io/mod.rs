@@ -1,5 +1,6 @@
 //! Reads, writes and flushes: from a request of a user to operations of drives.
 
+pub(crate) mod component;
 pub(crate) mod compute;
 pub(crate) mod flush;
 pub(crate) mod hedge;

@@ -280,29 +280,15 @@ impl<E: Env> ArrayShard<E> {
                         }
                     }
                 };
-                let mut genuine = Ok(true);
-                match result {
-                    Ok(read) => {
-                        if shared.checksums.is_some() {
-                            genuine = self.is_genuine(id, drive_offset, &read).await;
-                        }
-                        if matches!(genuine, Ok(true)) && is_current() {
-                            return Ok(read);
-                        }
-                        buf = read;
-                    }
-                    Err(error) => {
-                        buf = self.env.alloc(len);
-                        if let Some(member) = shared.member_of(id).filter(|_| !matches!(error, DriveError::Gone)) {
-                            // The owner does.
-                            self.tell_retry(member, id, Failure::read(drive_offset, error.clone()));
-                        }
-                        genuine = Err(error);
+                match self.checked(id, drive_offset, len, result, is_current).await {
+                    Ok(read) => return Ok(read),
+                    // Damaged, or being overwritten: under the lock the owner sees which. If the
+                    // read failed, the owner repeats it and heals the failed copy.
+                    Err((free, is_genuine)) => {
+                        buf = free;
+                        role = if is_genuine { role } else { source };
                     }
                 }
-                // Damaged, or being overwritten: under the lock the owner sees which. If the read
-                // failed, the owner repeats it and heals the failed copy.
-                role = if matches!(genuine, Ok(true)) { role } else { source };
             }
             Source::Around(id, role) => {
                 let around = Box::pin(self.read_around(Spot { drive: id, stripe_group, role, offset }, buf.len()));
@@ -315,6 +301,32 @@ impl<E: Env> ArrayShard<E> {
         // Boxed like all rare paths here: each read moves a future as large as the largest of its
         // parts.
         Box::pin(self.ask_owner(stripe_group, role, offset, buf)).await
+    }
+
+    /// Checks the answer of a drive. The error is a buffer for another read, and whether the bytes
+    /// were genuine, so that only their chunk was freed meanwhile.
+    async fn checked(
+        self: &Rc<Self>,
+        id: DriveId,
+        drive_offset: u64,
+        len: usize,
+        result: Result<BufMut, DriveError>,
+        is_current: impl Fn() -> bool,
+    ) -> Result<BufMut, (BufMut, bool)> {
+        match result {
+            Ok(read) => {
+                let has_checksums = self.shared.checksums.is_some();
+                let is_genuine = !has_checksums || matches!(self.is_genuine(id, drive_offset, &read).await, Ok(true));
+                if is_genuine && is_current() { Ok(read) } else { Err((read, is_genuine)) }
+            }
+            Err(error) => {
+                if let Some(member) = self.shared.member_of(id).filter(|_| !matches!(error, DriveError::Gone)) {
+                    // The owner reads it again.
+                    self.tell_retry(member, id, Failure::read(drive_offset, error));
+                }
+                Err((self.env.alloc(len), false))
+            }
+        }
     }
 
     /// Lets the owner of the stripe group read whole sectors of a strip, under the lock.

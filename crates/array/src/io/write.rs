@@ -9,7 +9,7 @@
 //!    chunk as it was.
 //!
 //! Before anything is overwritten, the log gets a record that puts the stripe right after a crash
-//! ([`crate::log`]). Some of the data to write is computed after that (`Left`).
+//! ([`crate::log`]).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use smallvec::smallvec;
 use crate::array::ArrayShard;
 use crate::geometry::ranges::{Range, Ranges};
 use crate::geometry::{MemberIndex, Role, StripeGroup};
-use crate::io::compute::Parity;
+use crate::io::component::Component;
 use crate::io::overlay::{Content, Overlay, Patch};
-use crate::io::plan::{PlanInput, Strip, Way, choose};
-use crate::io::types::{Bases, Change, Logged, ReadFailure, RowView, Runs, StripView, StripWrite};
+use crate::io::plan::Strip;
+use crate::io::types::{Logged, ReadFailure, RowView, StripView, StripWrite};
 use crate::state::message::{Op, Piece, Pieces, Request};
 use crate::state::slot::DriveId;
 
@@ -35,36 +35,6 @@ const TRIM_DELAY: Duration = Duration::from_millis(50);
 /// made durable. After a killed daemon their checksums are computed again, so this bounds how long
 /// that takes.
 const FRESH_BYTES_MAX: u64 = 1 << 30;
-
-/// A run of member offsets of one stripe.
-#[derive(Debug, Clone, Copy)]
-struct Component {
-    offsets: Range,
-    /// The chunk was never written. Member offsets without data become zero, on the drives too.
-    fresh: bool,
-}
-
-/// Work deferred until the log record is durable.
-enum Left {
-    Nothing,
-    /// Compute the parity, from the new content of all data strips.
-    Parity(Vec<Runs>),
-    /// Add the new content of this strip to the parity.
-    Strip(Role, Bases),
-}
-
-impl Left {
-    fn of_strip(role: Role, bases: Parity) -> Left {
-        Left::Strip(role, bases.into_iter().map(BufMut::freeze).collect())
-    }
-
-    fn bases(&self) -> &[Buf] {
-        match self {
-            Left::Strip(_, bases) => bases,
-            Left::Nothing | Left::Parity(_) => &[],
-        }
-    }
-}
 
 impl<E: Env> ArrayShard<E> {
     /// Does a batch of writes as one.
@@ -284,125 +254,6 @@ impl<E: Env> ArrayShard<E> {
             }
         }
         (components, fresh)
-    }
-
-    async fn write_component(
-        self: &Rc<Self>,
-        stripe_group: StripeGroup,
-        overlay: &Overlay,
-        component: Component,
-        fua: bool,
-    ) -> Result<(), BlockError> {
-        let survives = self.shared.geometry.parity_count;
-        let offsets = component.offsets;
-        let mut unreadable: Vec<Role> = Vec::new();
-        loop {
-            let view = self.view(stripe_group, offsets.start, &unreadable);
-            let is_written = |role: Role| view.0[role].strip != Strip::Lost;
-            let mut left = Left::Nothing;
-            let mut writes = if component.fresh {
-                if view.lost() > survives {
-                    return Err(BlockError::Lost { lost: view.lost(), survives });
-                }
-                self.compute_fresh(overlay, offsets, &view)
-            } else {
-                let geometry = &self.shared.geometry;
-                let touched: Vec<_> = (0..geometry.data).map(|role| overlay.touched(role, offsets, geometry)).collect();
-                let full: Vec<_> = (0..geometry.data).map(|role| overlay.full(role, offsets, geometry)).collect();
-                let strips = view.strips();
-                let input = PlanInput { data: geometry.data, strips: &strips, offsets, touched: &touched, full: &full };
-                let plan = match choose(&input) {
-                    Ok(plan) => plan,
-                    Err(lost) => {
-                        // Other strips may be unreadable in other places.
-                        let Some(halves) = offsets.halves().filter(|_| !unreadable.is_empty()) else {
-                            return Err(BlockError::Lost { lost, survives });
-                        };
-                        for offsets in halves {
-                            let half = Component { offsets, ..component };
-                            Box::pin(self.write_component(stripe_group, overlay, half, fua)).await?;
-                        }
-                        return Ok(());
-                    }
-                };
-                let reads = match self.read_strips(stripe_group, &view, &plan.reads).await {
-                    Ok(reads) => reads,
-                    Err(mut failed) => {
-                        unreadable.append(&mut failed);
-                        continue;
-                    }
-                };
-                match plan.way {
-                    Way::ReadModifyWrite => {
-                        let alone = self.changes_alone(&view, offsets, &touched);
-                        let (mut writes, parity) =
-                            self.compute_modified(overlay, offsets, &view, reads, alone.is_some());
-                        match alone {
-                            Some(role) => left = Left::of_strip(role, parity),
-                            None => self.push_parity(&mut writes, parity, offsets, is_written),
-                        }
-                        writes
-                    }
-                    Way::ReconstructWrite => {
-                        let is_silent = reads.is_empty() && self.record_leaves_out_parity(&view, fua);
-                        let (mut writes, mut content) = self.compute_whole(overlay, offsets, &view, &touched, reads);
-                        if is_silent {
-                            left = Left::Parity(content);
-                        } else if let Some(role) = self.changes_alone(&view, offsets, &touched) {
-                            content[role] = smallvec![(offsets.start, Buf::zeroes(offsets.len() as usize))];
-                            left = Left::of_strip(role, self.encode(&content, offsets));
-                        } else {
-                            self.push_whole(&mut writes, &content, offsets, is_written);
-                        }
-                        writes
-                    }
-                    Way::NoParity => self.compute_plain(overlay, offsets, &touched, reads),
-                    Way::Restore => self.compute_restored(overlay, offsets, &view, &touched, reads),
-                }
-            };
-            let logged = match component.fresh {
-                true => Logged::Nothing,
-                false => {
-                    let change = Change { overlay, offsets, writes: &writes, bases: left.bases(), fua };
-                    self.log_component(stripe_group, &view, &change).await?
-                }
-            };
-            if matches!(logged, Logged::Again) {
-                continue;
-            }
-            match left {
-                Left::Nothing => {}
-                // Now, not before the record: the strips are then still in the processor's cache
-                // when they are written.
-                Left::Parity(content) => self.push_whole(&mut writes, &content, offsets, is_written),
-                Left::Strip(role, bases) => self.push_completed(&mut writes, role, bases, offsets, is_written),
-            }
-            self.buggify_delay("a record is durable, and the strips wait").await;
-            let failed = match self.write_strips(stripe_group, &view, &writes, fua).await {
-                Ok(failed) => failed,
-                Err(error) => {
-                    // The chunk of a first write stays unallocated, so its content does not matter.
-                    if !component.fresh {
-                        self.keep_incomplete(stripe_group, offsets, writes, logged);
-                    }
-                    return Err(error);
-                }
-            };
-            if !unreadable.is_empty() {
-                self.tell_healed_by(stripe_group, &view, &writes, &failed);
-            }
-            if let Logged::Durable(open, overwritten) = logged
-                && self.has_lost_any(&overwritten)
-            {
-                // The record names a strip that is lost now. A recovery has to know that the other
-                // strips are new.
-                drop(open);
-                Box::pin(self.flush_and_checkpoint()).await?;
-            }
-            let is_lost = |role: &Role| view.0[*role].strip == Strip::Lost || failed.contains(role);
-            let lost = (0..view.0.len()).filter(is_lost).count();
-            return if lost > survives { Err(BlockError::Lost { lost, survives }) } else { Ok(()) };
-        }
     }
 
     /// Reads parts of strips together. The error names strips that cannot be read. It omits those

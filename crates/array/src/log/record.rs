@@ -17,12 +17,29 @@ use crate::io::plan::Strip;
 use crate::io::types::{Bases, Change, Logged, Overwritten, RowView, StripView, StripWrite};
 use crate::log::{Appended, Entries, ExtraHolders, Log, Record, Share};
 use crate::state::slot::DriveId;
+use crate::util::semaphore::Turn;
 
 /// How often a write checks whether the end of a rebuild still blocks it.
 const HOLD_LOOK: Duration = Duration::from_micros(100);
 
 /// How often a write checks whether a suspect member has been declared faulty or cleared.
 const DECISION_LOOK: Duration = Duration::from_millis(1);
+
+/// The members that may hold a record, as the strips that they have.
+struct Holders {
+    /// Parity strips.
+    parity: u64,
+    /// Data strips, one of which may be an extra holder.
+    data: u64,
+    /// A data member holds the record besides those of the parity.
+    wants_extra: bool,
+}
+
+impl Holders {
+    fn are_none(&self) -> bool {
+        self.parity == 0 && !(self.wants_extra && self.data != 0)
+    }
+}
 
 impl<E: Env> ArrayShard<E> {
     /// Logs a write to a stripe that was written before.
@@ -32,19 +49,12 @@ impl<E: Env> ArrayShard<E> {
         view: &RowView<E::Drive>,
         change: &Change<'_>,
     ) -> Result<Logged, BlockError> {
-        let &Change { overlay, offsets, writes, bases, fua } = change;
+        let &Change { overlay, offsets, writes, bases, .. } = change;
         let Some(log) = &self.log() else { return Ok(Logged::Nothing) };
         let geometry = &self.shared.geometry;
         let trusted = self.trusted(view);
-        let holders = trusted & !geometry.data_strips();
-        let filling = view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost);
-        // If a crash costs all parity members, all data strips are present, but checksums may be
-        // stale. So one data member also stores the record, which names the ranges. The remaining
-        // parity may lie on drives that are being filled, which a recovery makes right but does not
-        // read. The record then says that this parity has to be computed again.
-        let mut wants_extra_holder = self.shared.checksums.is_some() || (holders == 0 && filling);
-        let extra_holders = trusted & geometry.data_strips();
-        if holders == 0 && (!wants_extra_holder || extra_holders == 0) {
+        let holders = self.holders(view, trusted);
+        if holders.are_none() {
             // Data members may hold older whole records of these strips: no new one is written.
             if self.shared.crash_safety == CrashSafety::Strict {
                 Box::pin(self.void_records(stripe_group, offsets)).await?;
@@ -60,57 +70,28 @@ impl<E: Env> ArrayShard<E> {
             // Boxed, like all rare paths here: the future is part of the task of each stripe group.
             Box::pin(self.flush_row_or_all(log, stripe_group, offsets)).await?;
         }
-        let changed = entries.iter().fold(0, |bits, entry| bits | entry.overwritten);
-        let share = |role: Role, payload: Buf| {
-            let strip = &view.0[role];
-            Share { role, member: strip.member, drive: strip.id, payload }
-        };
-        let several = |entry: &Entry| geometry.data > 1 && is_indeterminate(entry);
-        let whole = self.shared.crash_safety == CrashSafety::Strict && entries.iter().any(several);
+        let is_whole = self.shared.crash_safety == CrashSafety::Strict;
+        let whole = is_whole && entries.iter().any(|entry| self.is_indeterminate(entry));
         // The log may hold an older whole record of these member offsets, on data members too. If a
         // crash costs all parity, this one must still be found, or the older one would be rolled
         // forward over it. At most as many members as parity strips are lost, so an extra holder
         // survives.
-        wants_extra_holder |= log.has_whole(stripe_group);
+        let wants_extra = holders.wants_extra || log.has_whole(stripe_group);
         let extra_holder = |role: Role| (role, view.0[role].member, view.0[role].id);
-        let extra_holders = match wants_extra_holder && !whole {
-            true => roles(extra_holders).map(extra_holder).collect(),
+        let extra_holders = match wants_extra && !whole {
+            true => roles(holders.data).map(extra_holder).collect(),
             false => ExtraHolders::new(),
         };
-        let shares = if whole {
-            roles(changed | holders).map(|role| share(role, self.new_content(role, &entries, writes))).collect()
-        } else {
-            let computed: Bases;
-            let payload = if bases.is_empty() {
-                computed = self.partial_parity(offsets, &mut entries, writes, fua);
-                &computed
-            } else {
-                bases
-            };
-            roles(holders).map(|role| share(role, payload[role - geometry.data].clone())).collect()
+        let shares = self.shares(view, change, &mut entries, holders.parity, whole);
+        let indeterminate = self.indeterminate_count(&entries);
+        let indeterminate = match indeterminate > 0 && !whole {
+            true => Some(Box::pin(self.leave_indeterminate(log, indeterminate)).await?),
+            false => None,
         };
-        let indeterminate =
-            match entries.iter().filter(|entry| several(entry)).map(|entry| self.indeterminate_of(entry)).sum() {
-                0 => None,
-                _ if whole => None,
-                count => Some(Box::pin(self.leave_indeterminate(log, count)).await?),
-            };
-        let turn = log.turn().await;
-        if self.shared.is_any_suspect_in(self.shared.geometry.set(stripe_group)) {
-            drop(turn);
-            self.until_decided(stripe_group).await;
-            return Ok(Logged::Again);
-        }
-        if self.shared.is_quiesced() {
-            // A rebuild is ending. The plan must include its drive.
-            drop(turn);
-            while self.shared.is_quiesced() {
-                self.env.sleep(HOLD_LOOK).await;
-            }
-            return Ok(Logged::Again);
-        }
-        let overwritten: Overwritten = roles(changed).map(|role| (view.0[role].member, view.0[role].id)).collect();
-        let is_unverified = |entry: &Entry| several(entry) && entry.checksums.is_empty();
+        let Some(turn) = self.turn(log, stripe_group).await else { return Ok(Logged::Again) };
+        let place = |role: Role| (view.0[role].member, view.0[role].id);
+        let overwritten: Overwritten = roles(overwritten_by(&entries)).map(place).collect();
+        let is_unverified = |entry: &Entry| self.is_indeterminate(entry) && entry.checksums.is_empty();
         let unverified = !whole && entries.iter().any(is_unverified);
         if unverified {
             self.counters().uncovered.store(true, Ordering::SeqCst);
@@ -121,6 +102,88 @@ impl<E: Env> ArrayShard<E> {
             Appended::Durable(open) => Logged::Durable(open, overwritten),
             Appended::HolderLeft => Logged::Again,
         })
+    }
+
+    /// The members that may hold a record of a stripe.
+    ///
+    /// If a crash costs all parity members, all data strips are present, but checksums may be
+    /// stale. So one data member also stores the record, which names the ranges. The remaining
+    /// parity may lie on drives that are being filled, which a recovery makes right but does not
+    /// read. The record then says that this parity has to be computed again.
+    fn holders(&self, view: &RowView<E::Drive>, trusted: u64) -> Holders {
+        let geometry = &self.shared.geometry;
+        let parity = trusted & !geometry.data_strips();
+        let is_filling = view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost);
+        let wants_extra = self.shared.checksums.is_some() || (parity == 0 && is_filling);
+        Holders { parity, data: trusted & geometry.data_strips(), wants_extra }
+    }
+
+    /// The parts of a record, for each of its holders: the partial parity, or the new content of a
+    /// whole record.
+    fn shares(
+        &self,
+        view: &RowView<E::Drive>,
+        change: &Change<'_>,
+        entries: &mut Entries,
+        parity_holders: u64,
+        whole: bool,
+    ) -> SmallVec<[Share; 4]> {
+        let &Change { offsets, writes, bases, fua, .. } = change;
+        let share = |role: Role, payload: Buf| {
+            let strip = &view.0[role];
+            Share { role, member: strip.member, drive: strip.id, payload }
+        };
+        if whole {
+            let holders = overwritten_by(entries) | parity_holders;
+            return roles(holders).map(|role| share(role, self.new_content(role, entries, writes))).collect();
+        }
+        let computed: Bases;
+        let payload = if bases.is_empty() {
+            computed = self.partial_parity(offsets, entries, writes, fua);
+            &computed
+        } else {
+            bases
+        };
+        let data = self.shared.geometry.data;
+        roles(parity_holders).map(|role| share(role, payload[role - data].clone())).collect()
+    }
+
+    /// Waits for the permit to begin a record. Returns `None` if the members may have changed
+    /// meanwhile, so that the write has to be planned again.
+    async fn turn(&self, log: &Log, stripe_group: StripeGroup) -> Option<Turn> {
+        let turn = log.turn().await;
+        if self.shared.is_any_suspect_in(self.shared.geometry.set(stripe_group)) {
+            drop(turn);
+            self.until_decided(stripe_group).await;
+            return None;
+        }
+        if self.shared.is_quiesced() {
+            // A rebuild is ending. The plan must include its drive.
+            drop(turn);
+            while self.shared.is_quiesced() {
+                self.env.sleep(HOLD_LOOK).await;
+            }
+            return None;
+        }
+        Some(turn)
+    }
+
+    /// Whether a power cut during the write may leave the range of an entry indeterminate. Several
+    /// strips change together, or one strip and content that is carried in parity: if one of them
+    /// is lost, the partial parity alone cannot tell its content.
+    fn is_indeterminate(&self, entry: &Entry) -> bool {
+        let count = entry.overwritten.count_ones();
+        self.shared.geometry.data > 1 && (count > 1 || (count == 1 && entry.in_parity != 0))
+    }
+
+    /// Number of ranges that a power cut may make indeterminate through these entries: of each as
+    /// many as strips that may be lost.
+    fn indeterminate_count(&self, entries: &Entries) -> usize {
+        let of_entry = |entry: &Entry| {
+            let changed = entry.overwritten.count_ones() as usize;
+            self.shared.geometry.parity_count.min(changed)
+        };
+        entries.iter().filter(|entry| self.is_indeterminate(entry)).map(of_entry).sum()
     }
 
     /// Returns the data strip that alone changes, over all member offsets of a component, and is
@@ -151,12 +214,6 @@ impl<E: Env> ArrayShard<E> {
         while self.shared.is_any_suspect_in(self.shared.geometry.set(stripe_group)) {
             self.env.sleep(DECISION_LOOK).await;
         }
-    }
-
-    /// Number of ranges that a power cut may make indeterminate through this entry: as many as
-    /// strips that may be lost.
-    fn indeterminate_of(&self, entry: &Entry) -> usize {
-        self.shared.geometry.parity_count.min(entry.overwritten.count_ones() as usize)
     }
 
     /// Writes a record that voids older records of a stripe group. They must not be applied to
@@ -192,13 +249,7 @@ impl<E: Env> ArrayShard<E> {
         }
         let geometry = &self.shared.geometry;
         let view = self.view(stripe_group, offsets.start, &[]);
-        let entry = Entry {
-            offset: offsets.start,
-            len: offsets.len() as u32,
-            overwritten: 0,
-            in_parity: 0,
-            checksums: Vec::new(),
-        };
+        let entry = entry(offsets, 0, 0);
         let in_sync = self.in_sync(&view);
         let trusted = self.trusted(&view);
         let holders = trusted & !geometry.data_strips();
@@ -269,13 +320,6 @@ impl<E: Env> ArrayShard<E> {
         trusted: u64,
     ) -> Entries {
         let geometry = &self.shared.geometry;
-        let entry = |range: Range, overwritten, in_parity| Entry {
-            offset: range.start,
-            len: range.len() as u32,
-            overwritten,
-            in_parity,
-            checksums: Vec::new(),
-        };
         if geometry.data == 1 {
             // Any copy is right, old or new, whichever strip is lost.
             return smallvec![entry(offsets, 1, 0)];
@@ -312,28 +356,7 @@ impl<E: Env> ArrayShard<E> {
                 changed[role].add(range);
             }
         }
-        let mut cuts: SmallVec<[u64; 16]> =
-            changed.iter().flat_map(|ranges| ranges.iter().flat_map(|range| [range.start, range.end])).collect();
-        cuts.sort_unstable();
-        cuts.dedup();
-        let mut entries = Entries::new();
-        for cut in cuts.windows(2) {
-            let range = Range::new(cut[0], cut[1]);
-            let changes = |ranges: &Ranges| ranges.iter().any(|changed| changed.contains(range));
-            let all = those(written, |role| changes(&changed[role]));
-            let (overwritten, in_parity) = (all & in_place, all & !in_place);
-            match entries.last_mut() {
-                Some(last)
-                    if (last.overwritten, last.in_parity) == (overwritten, in_parity)
-                        && last.offset + u64::from(last.len) == range.start =>
-                {
-                    last.len += range.len() as u32;
-                }
-                _ if all == 0 => {}
-                _ => entries.push(entry(range, overwritten, in_parity)),
-            }
-        }
-        entries
+        entries_of(&changed, written, in_place)
     }
 
     /// New content of a strip, entry after entry. Zeroes where nothing is written to it.
@@ -388,7 +411,7 @@ impl<E: Env> ArrayShard<E> {
                 }
                 at = into.end;
             }
-            if durable && geometry.data > 1 && is_indeterminate(entry) {
+            if durable && self.is_indeterminate(entry) {
                 let mut checksums = Vec::new();
                 for start in (range.start..range.end).step_by(geometry.sector_bytes as usize) {
                     let piece = Range::new(start, start + geometry.sector_bytes);
@@ -409,6 +432,41 @@ fn bits<D>(view: &RowView<D>, is_such: impl Fn(&StripView<D>) -> bool) -> u64 {
     view.0.iter().enumerate().fold(0, |bits, (role, strip)| bits | u64::from(is_such(strip)) << role)
 }
 
+fn entry(range: Range, overwritten: u64, in_parity: u64) -> Entry {
+    Entry { offset: range.start, len: range.len() as u32, overwritten, in_parity, checksums: Vec::new() }
+}
+
+/// Cuts what changes where a strip begins or ends to change. `changed`: the changes by data strip.
+fn entries_of(changed: &[Ranges], written: u64, in_place: u64) -> Entries {
+    let mut cuts: SmallVec<[u64; 16]> =
+        changed.iter().flat_map(|ranges| ranges.iter().flat_map(|range| [range.start, range.end])).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut entries = Entries::new();
+    for cut in cuts.windows(2) {
+        let range = Range::new(cut[0], cut[1]);
+        let changes = |ranges: &Ranges| ranges.iter().any(|changed| changed.contains(range));
+        let all = those(written, |role| changes(&changed[role]));
+        let (overwritten, in_parity) = (all & in_place, all & !in_place);
+        match entries.last_mut() {
+            Some(last)
+                if (last.overwritten, last.in_parity) == (overwritten, in_parity)
+                    && last.offset + u64::from(last.len) == range.start =>
+            {
+                last.len += range.len() as u32;
+            }
+            _ if all == 0 => {}
+            _ => entries.push(entry(range, overwritten, in_parity)),
+        }
+    }
+    entries
+}
+
+/// All strips that these entries overwrite.
+fn overwritten_by(entries: &Entries) -> u64 {
+    entries.iter().fold(0, |bits, entry| bits | entry.overwritten)
+}
+
 /// Those of some strips with this property.
 fn those(strips: u64, is_such: impl Fn(Role) -> bool) -> u64 {
     roles(strips).fold(0, |bits, role| bits | u64::from(is_such(role)) << role)
@@ -417,12 +475,6 @@ fn those(strips: u64, is_such: impl Fn(Role) -> bool) -> u64 {
 /// Strips that can be read.
 fn good<D>(view: &RowView<D>) -> u64 {
     bits(view, |strip| strip.strip == Strip::Good)
-}
-
-/// If an overwritten strip of this entry is lost, the partial parity alone cannot tell its content.
-fn is_indeterminate(entry: &Entry) -> bool {
-    let count = entry.overwritten.count_ones();
-    count > 1 || (count == 1 && entry.in_parity != 0)
 }
 
 /// The slices that are written to a strip within some member offsets, in order of address, each
