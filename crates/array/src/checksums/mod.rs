@@ -1,4 +1,5 @@
 //! Checksums of the blocks of members: a table in memory, and its use at reads and writes.
 
+pub(crate) mod saving;
 pub(crate) mod sums;
 pub(crate) mod verify;

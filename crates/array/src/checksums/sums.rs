@@ -3,6 +3,23 @@
 //! A block of checksums has a place (*way*) in the one set that its key maps to. Each way goes
 //! `empty -> loading -> ready -> loading -> ...`.
 //!
+//! Guarantees:
+//! 1. [`SumTable::get`] returns checksums that were in force together at some moment, or nothing.
+//! 2. A checksum that was changed is on its member, or in the table, or a flush has failed.
+//! 3. The memory is bounded: 64 MiB for any size of the members.
+//!
+//! Example: a 4+2 group whose D1 lies on drive 1. A client writes block 2049 of that drive's data,
+//! whose new checksum is `c0ffee01`. A block of checksums has 1024 of them.
+//!
+//! ```text
+//! key       drive 1, block 2049 / 1024 = 2, entry 2049 % 1024 = 1
+//! set       (2 * 6 + 1) mod sets; its 8 tags lie in one cache line
+//! claim     no way has the key: take an empty or saved one    empty -> loading, tag = key
+//! fill      the block is read from the member                 loading -> ready
+//! set       pin, entry 1 = c0ffee01, mark dirty, unpin        ready + dirty
+//! save      the flush takes the mark, writes the block        ready + saving -> ready
+//! ```
+//!
 //! Invariants:
 //! 1. At most one way is ready for a key. A task that finds another way with the key that it is
 //!    loading gives up its own way.
@@ -13,6 +30,9 @@
 //! 4. A reader that finds the version unchanged after it read has read checksums of its key.
 //! 5. From the change of a checksum until it is on the member, its way is dirty or being saved. A
 //!    task that promises durability waits for both.
+//!
+//! Tests: below, with threads that change, load and save at once; `sim/tests/engine/checksums.rs`
+//! has what clients see of it, crashes included.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -57,7 +77,7 @@ impl SumKey {
         (u64::from(self.drive.0) << BLOCK_BITS | self.block) + 1
     }
 
-    fn from_tag(tag: u64) -> SumKey {
+    pub(super) fn from_tag(tag: u64) -> SumKey {
         let bits = tag - 1;
         SumKey { drive: DriveId((bits >> BLOCK_BITS) as u16), block: bits & ((1 << BLOCK_BITS) - 1) }
     }
@@ -70,13 +90,13 @@ struct Tags([AtomicU64; WAYS]);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Way {
+pub(super) struct Way {
     state: AtomicU32,
     /// Counts changes of the key.
     version: AtomicU32,
     /// Used since the last search for a free way.
     used: AtomicBool,
-    sums: OnceLock<Box<[AtomicU32]>>,
+    pub(super) sums: OnceLock<Box<[AtomicU32]>>,
 }
 
 /// The result of [`SumTable::claim`].
@@ -101,12 +121,12 @@ pub(crate) struct Loading<'a> {
 #[derive(Debug)]
 pub(crate) struct SumTable {
     tags: Box<[Tags]>,
-    ways: Box<[Way]>,
+    pub(super) ways: Box<[Way]>,
     members: u64,
-    dirty: BlockSet,
-    saving: BlockSet,
+    pub(super) dirty: BlockSet,
+    pub(super) saving: BlockSet,
     /// Approximate number of dirty ways.
-    dirty_count: AtomicUsize,
+    pub(super) dirty_count: AtomicUsize,
 }
 
 impl SumTable {
@@ -140,7 +160,7 @@ impl SumTable {
     }
 
     #[inline]
-    fn tag(&self, way: usize) -> &AtomicU64 {
+    pub(super) fn tag(&self, way: usize) -> &AtomicU64 {
         &self.tags[way / WAYS].0[way % WAYS]
     }
 
@@ -328,64 +348,6 @@ impl SumTable {
     pub fn save_again(&self, key: SumKey) -> bool {
         self.set(key, 0, std::iter::empty())
     }
-
-    /// Begins to save a way.
-    pub fn save(&self, way: usize) -> Save<'_> {
-        if !self.saving.insert(way as u64) {
-            return Save::Busy;
-        }
-        if !self.dirty.remove(way as u64) {
-            self.saving.remove(way as u64);
-            return Save::Clean;
-        }
-        self.dirty_count.fetch_sub(1, Ordering::Relaxed);
-        // The way keeps its key as long as it is being saved. A task that changes a checksum from
-        // now on marks it dirty again.
-        let key = SumKey::from_tag(self.tag(way).load(Ordering::Acquire));
-        Save::Mine(Saving { table: self, way, saved: false, key })
-    }
-}
-
-/// The result of [`SumTable::save`].
-pub(crate) enum Save<'a> {
-    /// Nothing is to be saved.
-    Clean,
-    /// Another task saves it, possibly in an older state.
-    Busy,
-    /// The caller has to write it to the member.
-    Mine(Saving<'a>),
-}
-
-/// A block that is being saved. If it is dropped before [`Saving::saved`], it is dirty again.
-pub(crate) struct Saving<'a> {
-    table: &'a SumTable,
-    way: usize,
-    saved: bool,
-    pub key: SumKey,
-}
-
-impl Saving<'_> {
-    /// Copies the checksums to write into a block of bytes.
-    pub fn copy_to(&self, bytes: &mut [u8]) {
-        let sums = self.table.ways[self.way].sums.get().expect("a dirty way has sums");
-        for (bytes, sum) in bytes.as_chunks_mut().0.iter_mut().zip(sums) {
-            *bytes = sum.load(Ordering::Relaxed).to_le_bytes();
-        }
-    }
-
-    /// The block is on the member, or is not needed any more.
-    pub fn saved(mut self) {
-        self.saved = true;
-    }
-}
-
-impl Drop for Saving<'_> {
-    fn drop(&mut self) {
-        if !self.saved && self.table.dirty.insert(self.way as u64) {
-            self.table.dirty_count.fetch_add(1, Ordering::Relaxed);
-        }
-        self.table.saving.remove(self.way as u64);
-    }
 }
 
 impl Loading<'_> {
@@ -432,6 +394,7 @@ impl Checksums {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checksums::saving::{Save, Saving};
 
     fn key(drive: u16, block: u64) -> SumKey {
         SumKey { drive: DriveId(drive), block }

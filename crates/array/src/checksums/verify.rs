@@ -20,7 +20,8 @@ use format::{BLOCK, Layout, MemberState, Region, superblock_offsets};
 use smallvec::SmallVec;
 
 use crate::array::ArrayShard;
-use crate::checksums::sums::{Checksums, Claim, Save, Saving, SumKey};
+use crate::checksums::saving::{Save, Saving};
+use crate::checksums::sums::{Checksums, Claim, SumKey};
 use crate::drives::retry::{read_retried, write_retried};
 use crate::geometry::ranges::Range;
 use crate::geometry::{Geometry, MemberIndex, StripeGroup};

@@ -1,5 +1,5 @@
-//! Replays the log after a crash: puts every stripe right whose write was interrupted, before any
-//! read.
+//! Replays the log after a crash: makes every stripe right whose write was interrupted, before any
+//! read. This file finds the work; [`crate::recovery::put_right`] decides about one stripe.
 //!
 //! `docs/format/log.md`, "Recovery", has the rules. Nothing here has to be atomic: every step can
 //! be repeated.
@@ -8,14 +8,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use drive::{BlockError, Buf, BufMut, Drive, Env, join_all};
-use format::log::{Entry, LOST_SLOTS, LostBlocks, lost_slot_offset};
+use format::log::{LOST_SLOTS, LostBlocks, lost_slot_offset};
 use format::{BLOCK, MemberState, Runs, Superblock, superblock_offsets};
 
 use crate::drives::bounded::Bounded;
 use crate::drives::retry::{flush_retried, read_retried, write_retried};
 use crate::drives::superblock::write_superblock;
 use crate::geometry::ranges::{Range, Ranges};
-use crate::geometry::{MemberIndex, Role, StripeGroup, roles};
+use crate::geometry::{MemberIndex, Role, StripeGroup};
 use crate::recovery::recompute_sums::RecomputedSums;
 use crate::recovery::replay_log::Record;
 use crate::state::lost::listable;
@@ -44,14 +44,6 @@ pub struct Replayed {
     pub contradictory: u64,
     /// Members that failed during the replay.
     pub failed: Vec<MemberIndex>,
-}
-
-/// A stripe's strips over some member offsets.
-pub(crate) struct Row {
-    /// By role; `None` if it could not be read or its member is not in sync.
-    pub strips: Vec<Option<BufMut>>,
-    /// By role: read, but not trusted.
-    pub suspect: Vec<Option<BufMut>>,
 }
 
 /// A member's drive and state, if it is present.
@@ -290,121 +282,8 @@ impl<'a, E: Env> Replay<'a, E> {
         allocated
     }
 
-    /// Makes the strips of a stripe agree over some member offsets of an entry. `offset`: of the
-    /// entry in the payloads.
-    async fn put_right(
-        &self,
-        record: &Record,
-        entry: &Entry,
-        offset: usize,
-        offsets: Range,
-        done: &mut Replayed,
-    ) -> Result<(), BlockError> {
-        let geometry = &self.shared.geometry;
-        let (data, strips) = (geometry.data, geometry.strips());
-        if record.whole {
-            return self.roll_forward(record, entry, offset, offsets, done).await;
-        }
-        let mut row = self.read_row(record.stripe_group, offsets, entry, record.completed).await?;
-        if record.completed {
-            self.fill(&mut row, offsets);
-        }
-        let overwritten = |role: Role| entry.overwritten >> role & 1 == 1;
-        let within = offsets.relative(entry.offset);
-        let bases: Vec<Option<&[u8]>> = (data..strips)
-            .map(|role| record.parts.get(&role).filter(|_| entry.has_base(data)))
-            .map(|payload| payload.map(|payload| &payload[offset + within.start..offset + within.end]))
-            .collect();
-
-        let mut unknown: Vec<Role> = Vec::new();
-        let solve: Vec<Role> = (0..data).filter(|&role| !overwritten(role) && row.strips[role].is_none()).collect();
-        if !solve.is_empty() {
-            if let Some(solved) = self.by_bases(&row, &solve, overwritten, &bases, offsets) {
-                for (role, strip) in solve.into_iter().zip(solved) {
-                    row.strips[role] = Some(strip);
-                }
-            } else {
-                unknown = take_suspect(&mut row, solve);
-            }
-        }
-        if entry.overwritten.count_ones() == 1 && entry.in_parity == 0 {
-            let role = entry.overwritten.trailing_zeros() as Role;
-            self.vote(&mut row, record.stripe_group, role, &bases, offsets).await?;
-        } else if unknown.is_empty() {
-            self.complete(&mut row, entry, record.piece_bytes, offsets);
-        }
-        unknown.extend((0..data).filter(|&role| overwritten(role) && row.strips[role].is_none()));
-        self.call_lost(record.stripe_group, &mut row, unknown, offsets, done).await?;
-        self.write_row(record.stripe_group, offsets, row).await
-    }
-
-    /// The content of these strips is unknown: they become zeroes, and are listed as lost.
-    async fn call_lost(
-        &self,
-        stripe_group: StripeGroup,
-        row: &mut Row,
-        unknown: Vec<Role>,
-        offsets: Range,
-        done: &mut Replayed,
-    ) -> Result<(), BlockError> {
-        if unknown.is_empty() {
-            return Ok(());
-        }
-        let range = |&role: &Role| (self.shared.geometry.offset(stripe_group, role, offsets.start), offsets.len());
-        let ranges: Vec<(u64, u64)> = unknown.iter().map(range).collect();
-        done.lost += ranges.iter().map(|(_, len)| len).sum::<u64>();
-        // Before the parity says that these strips are zero.
-        self.list_lost(ranges).await?;
-        for role in unknown {
-            let mut zeroes = self.env.alloc(offsets.len() as usize);
-            zeroes.fill(0);
-            row.strips[role] = Some(zeroes);
-        }
-        Ok(())
-    }
-
-    /// Writes the new content of a whole record, and the parity and lost strips computed from it.
-    async fn roll_forward(
-        &self,
-        record: &Record,
-        entry: &Entry,
-        offset: usize,
-        offsets: Range,
-        done: &mut Replayed,
-    ) -> Result<(), BlockError> {
-        let geometry = &self.shared.geometry;
-        let (data, strips) = (geometry.data, geometry.strips());
-        let mut row = self.read_row(record.stripe_group, offsets, entry, false).await?;
-        let within = offsets.relative(entry.offset);
-        for role in roles(entry.overwritten).chain(data..strips) {
-            row.suspect[role] = row.strips[role].take();
-            row.strips[role] = record.parts.get(&role).map(|payload| {
-                let mut new = self.env.alloc(within.len());
-                new.copy_from_slice(&payload[offset + within.start..offset + within.end]);
-                new
-            });
-        }
-        let missing: Vec<Role> = (0..data).filter(|&role| row.strips[role].is_none()).collect();
-        if !missing.is_empty() {
-            let source = |role: Role| row.strips[role].as_deref();
-            if let Some(solved) = self.solve(&missing, source, offsets.len() as usize) {
-                for (role, strip) in missing.into_iter().zip(solved) {
-                    row.strips[role] = Some(strip);
-                }
-            } else {
-                let unknown = take_suspect(&mut row, missing);
-                self.call_lost(record.stripe_group, &mut row, unknown, offsets, done).await?;
-            }
-        }
-        // The parity as it is on the drives, not as it should be.
-        for role in data..strips {
-            row.strips[role] = row.suspect[role].take();
-        }
-        self.write_row(record.stripe_group, offsets, row).await
-    }
-
     /// Adds to the list of lost blocks, durably.
-    async fn list_lost(&self, ranges: Vec<(u64, u64)>) -> Result<(), BlockError> {
+    pub(super) async fn list_lost(&self, ranges: Vec<(u64, u64)>) -> Result<(), BlockError> {
         let _turn = self.listing.enter().await;
         let mut list = self.lost.borrow().clone();
         list.sequence += 1;
@@ -416,66 +295,6 @@ impl<'a, E: Env> Replay<'a, E> {
         }
         self.lost.replace(list);
         Ok(())
-    }
-
-    /// Computes the missing data strips from the strips that are present, which agree. Leaves the
-    /// stripe as it is if too few are present.
-    fn fill(&self, row: &mut Row, offsets: Range) {
-        let geometry = &self.shared.geometry;
-        let parity: Vec<Role> = (geometry.data..geometry.strips()).filter(|&role| row.strips[role].is_some()).collect();
-        let missing: Vec<Role> = (0..geometry.data).filter(|&role| row.strips[role].is_none()).collect();
-        for (role, strip) in missing.iter().zip(self.by_parity(row, &missing, &parity, offsets).into_iter().flatten()) {
-            row.strips[*role] = Some(strip);
-        }
-    }
-
-    /// Reads a stripe's strips. Damaged strips are suspect, and so are strips carried in parity
-    /// unless the record is completed (`completed`). The checksums of member offsets that the
-    /// record changes may be stale, so they are ignored.
-    ///
-    /// # Errors
-    /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
-    async fn read_row(
-        &self,
-        stripe_group: StripeGroup,
-        offsets: Range,
-        entry: &Entry,
-        completed: bool,
-    ) -> Result<Row, BlockError> {
-        let geometry = &self.shared.geometry;
-        let offset = geometry.drive_offset(stripe_group, offsets.start);
-        let in_sync = |role: Role| {
-            let member = geometry.member(stripe_group, offsets.start, role);
-            (member, self.drive(member, Some(MemberState::InSync)))
-        };
-        let read = |role: Role| {
-            let (_, drive) = in_sync(role);
-            async move { read_retried(drive?, offset, || self.env.alloc(offsets.len() as usize)).await.ok() }
-        };
-        let mut strips: Vec<Option<BufMut>> = join_all((0..geometry.strips()).map(read)).await;
-        for (role, strip) in strips.iter_mut().enumerate() {
-            let (member, drive) = in_sync(role);
-            if strip.is_none() && drive.is_some() {
-                // A bad sector is no reason to give up the member. But a drive that is gone, or was
-                // for a moment, must not make blocks count as lost that are present.
-                self.look_after(member).await?;
-                *strip = read(role).await;
-            }
-        }
-        let is_damaged = join_all(strips.iter().enumerate().map(|(role, strip)| async move {
-            let named = entry.overwritten | entry.in_parity;
-            let ((member, Some(drive)), Some(bytes)) = (in_sync(role), strip) else { return false };
-            role < geometry.data && named >> role & 1 == 0 && !self.is_genuine(member, drive, offset, bytes).await
-        }));
-        let mut suspect: Vec<Option<BufMut>> = Vec::with_capacity(strips.len());
-        for (role, is_damaged) in is_damaged.await.into_iter().enumerate() {
-            if is_damaged {
-                self.look_after(in_sync(role).0).await?;
-            }
-            let suspects = is_damaged || (!completed && entry.in_parity >> role & 1 == 1);
-            suspect.push(if suspects { strips[role].take() } else { None });
-        }
-        Ok(Row { strips, suspect })
     }
 
     /// Gives up a member if not even a superblock can be read from it any more.
@@ -491,137 +310,6 @@ impl<'a, E: Env> Replay<'a, E> {
         }
         self.give_up(member)
     }
-
-    /// Computes data strips that are not overwritten from partial parity.
-    fn by_bases(
-        &self,
-        row: &Row,
-        wanted: &[Role],
-        overwritten: impl Fn(Role) -> bool,
-        bases: &[Option<&[u8]>],
-        offsets: Range,
-    ) -> Option<Vec<BufMut>> {
-        let geometry = &self.shared.geometry;
-        let len = offsets.len() as usize;
-        let zeroes = vec![0; len];
-        let source = |role: Role| match role.checked_sub(geometry.data) {
-            Some(parity_strip) => bases[parity_strip],
-            None if overwritten(role) => Some(&zeroes[..]),
-            None => row.strips[role].as_deref(),
-        };
-        self.solve(wanted, source, len)
-    }
-
-    /// Computes data strips from other data strips and these parity strips.
-    fn by_parity(&self, row: &Row, wanted: &[Role], parity: &[Role], offsets: Range) -> Option<Vec<BufMut>> {
-        let data = self.shared.geometry.data;
-        let source = |role: Role| {
-            let usable = role < data || parity.contains(&role);
-            usable.then(|| row.strips[role].as_deref()).flatten()
-        };
-        self.solve(wanted, source, offsets.len() as usize)
-    }
-
-    /// Computes strips from those that `source` gives. `None` if those are too few.
-    pub fn solve<'b>(
-        &self,
-        wanted: &[Role],
-        source: impl Fn(Role) -> Option<&'b [u8]>,
-        len: usize,
-    ) -> Option<Vec<BufMut>> {
-        let lost: Vec<Role> = (0..self.shared.geometry.strips()).filter(|&role| source(role).is_none()).collect();
-        let decoder = self.shared.code.decoder_for(&lost, wanted).ok()?;
-        let sources: Vec<&[u8]> = decoder.sources().iter().map(|&role| source(role)).collect::<Option<_>>()?;
-        let mut out: Vec<BufMut> = wanted.iter().map(|_| self.env.alloc(len)).collect();
-        decoder.reconstruct(&sources, &mut out.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
-        Some(out)
-    }
-
-    /// Computes overwritten strips that are missing or do not match the record, from the strips and
-    /// parity that match. Leaves the stripe as it is if those are too few.
-    fn complete(&self, row: &mut Row, entry: &Entry, piece_bytes: u64, offsets: Range) {
-        let data = self.shared.geometry.data;
-        let right = self.as_announced(row, entry, piece_bytes, offsets);
-        let wrong: Vec<Role> = roles(entry.overwritten).filter(|&role| !right[role]).collect();
-        let parity: Vec<Role> = (data..right.len()).filter(|&role| right[role]).collect();
-        if wrong.is_empty() || parity.is_empty() {
-            return;
-        }
-        let before: Vec<Option<BufMut>> = wrong.iter().map(|&role| row.strips[role].take()).collect();
-        let solved = self.by_parity(row, &wrong, &parity, offsets);
-        match solved {
-            Some(solved) => {
-                for ((role, strip), before) in wrong.into_iter().zip(solved).zip(before) {
-                    row.strips[role] = Some(strip);
-                    row.suspect[role] = before;
-                }
-            }
-            None => wrong.into_iter().zip(before).for_each(|(role, before)| row.strips[role] = before),
-        }
-    }
-
-    /// Which overwritten strips and parity strips match the checksums of an entry, so that they are
-    /// new. None if the entry has no checksums.
-    fn as_announced(&self, row: &Row, entry: &Entry, piece_bytes: u64, offsets: Range) -> Vec<bool> {
-        let geometry = &self.shared.geometry;
-        let (data, strips) = (geometry.data, geometry.strips());
-        let named: Vec<Role> = roles(entry.overwritten).chain(data..strips).collect();
-        let mut right = vec![!entry.checksums.is_empty(); strips];
-        for (index, sums) in entry.checksums.chunks_exact(named.len()).enumerate() {
-            let start = entry.offset + index as u64 * piece_bytes;
-            let piece = Range::new(start, (start + piece_bytes).min(entry.offset + u64::from(entry.len)));
-            if piece.intersect(offsets).is_empty() {
-                continue;
-            }
-            let whole = offsets.contains(piece);
-            for (&role, &sum) in named.iter().zip(sums) {
-                let matches = |strip: &BufMut| whole && gf::crc32c(&strip[piece.relative(offsets.start)]) == sum;
-                right[role] &= row.strips[role].as_ref().is_some_and(matches);
-            }
-        }
-        right
-    }
-
-    /// Writes parity and strips carried in parity where they differ from what they should be, and
-    /// the data of members that are being filled.
-    async fn write_row(&self, stripe_group: StripeGroup, offsets: Range, row: Row) -> Result<(), BlockError> {
-        let geometry = &self.shared.geometry;
-        let Row { strips, suspect } = row;
-        let mut strips = strips.into_iter();
-        let data: Vec<BufMut> =
-            strips.by_ref().take(geometry.data).map(|strip| strip.expect("all are known")).collect();
-        let mut before = suspect;
-        for (slot, strip) in before[geometry.data..].iter_mut().zip(strips) {
-            *slot = strip;
-        }
-        let sources: Vec<&[u8]> = data.iter().map(|strip| &**strip).collect();
-        let mut parity: Vec<BufMut> =
-            (0..geometry.parity_count).map(|_| self.env.alloc(offsets.len() as usize)).collect();
-        self.shared.code.encode(&sources, &mut parity.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
-        let offset = geometry.drive_offset(stripe_group, offsets.start);
-        let written =
-            data.into_iter().chain(parity).zip(before).enumerate().map(|(role, (strip, before))| async move {
-                let member = geometry.member(stripe_group, offsets.start, role);
-                let differs = match before {
-                    _ if self.drive(member, Some(MemberState::Rebuilding)).is_some() => true,
-                    Some(before) => *before != *strip,
-                    // A data strip as it was read, or a strip that could not be read: writing it
-                    // heals it.
-                    None => role >= geometry.data,
-                };
-                self.note_sums(member, offset, &strip).await?;
-                if differs { self.write(member, offset, strip.freeze(), false).await } else { Ok(()) }
-            });
-        join_all(written).await.into_iter().collect()
-    }
-}
-
-/// Beyond redundancy the strips that could be read are the best there is. Returns the others.
-fn take_suspect(row: &mut Row, roles: Vec<Role>) -> Vec<Role> {
-    for &role in &roles {
-        row.strips[role] = row.suspect[role].take();
-    }
-    roles.into_iter().filter(|&role| row.strips[role].is_none()).collect()
 }
 
 /// Works on `at_once` items at the same time, and begins no more after an error.

@@ -12,7 +12,8 @@ use format::MemberState;
 
 use crate::geometry::ranges::Range;
 use crate::geometry::{Role, StripeGroup};
-use crate::recovery::replay::{Replay, Row};
+use crate::recovery::replay::Replay;
+use crate::recovery::row::Row;
 
 impl<E: Env> Replay<'_, E> {
     /// Determines the content of the only strip that an entry overwrites. `bases`: of each parity
