@@ -174,7 +174,7 @@ impl Code {
     ///
     /// # Panics
     /// If there are not [`data_count`](Code::data_count) data strips and
-    /// [`parity_count`](Code::syndrome_count) parity strips, or if not all strips are equally
+    /// [`parity_count`](Code::parity_count) parity strips, or if not all strips are equally
     /// long.
     pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
         assert_eq!(data.len(), self.data_count(), "data strips");
@@ -227,7 +227,7 @@ impl Code {
     ///
     /// # Panics
     /// If there is no data strip `data_index`, if there are not
-    /// [`parity_count`](Code::syndrome_count) parity strips, or if not all strips are equally
+    /// [`parity_count`](Code::parity_count) parity strips, or if not all strips are equally
     /// long.
     pub fn update(&self, data_index: usize, old: &[u8], new: &[u8], parity: &mut [&mut [u8]]) {
         self.add(data_index, old, Some(new), parity);
@@ -258,7 +258,7 @@ impl Code {
     /// A decoder for the loss of the strips `lost`, in any order.
     ///
     /// # Errors
-    /// [`CodeError::TooManyLosses`] above [`parity_count`](Code::syndrome_count);
+    /// [`CodeError::TooManyLosses`] above [`parity_count`](Code::parity_count);
     /// [`CodeError::NoSuchStrip`]; [`CodeError::RepeatedStrip`].
     pub fn decoder(&self, lost: &[usize]) -> Result<Decoder, CodeError> {
         Decoder::new(self, lost, lost)

@@ -78,7 +78,7 @@ impl<D> Sources<'_, D> {
 
 /// Takes over map and catalogue of an assembled group. `drives` are those that
 /// [`assemble`](crate::assembly::assemble) was given, on shard 0. A drive's index is its
-/// [`DriveId`] from now on. `warm` is memory of at least [`warm_words`](crate::kept_words) words,
+/// [`DriveId`] from now on. `warm` is memory of at least [`warm_words`](crate::warm_words) words,
 /// the same for this array every time. With it, a process that was killed loses nothing that was
 /// acknowledged. `listener` receives the events of the drives.
 ///

@@ -1,5 +1,27 @@
 //! The bytes of a write: computes the new content of every strip that changes, from patches and
 //! reads.
+//!
+//! Guarantees:
+//! 1. Parity fits the data strips that are written with it: `P = D0 + D1 + ...`, `Q = D0 + 2*D1 +
+//!    ...` over the field of `docs/format/parity.md`.
+//! 2. The buffers of the client are written as they are. Bytes are copied only where buffers meet
+//!    inside a sector.
+//! 3. A strip that could not be read is written whole, so the write heals it.
+//!
+//! Example: the first byte of each strip of a 4+2 stripe; `44` is written to D1, over `02`. All
+//! ways lead to the same parity:
+//!
+//! ```text
+//!                      D0    D1    D2    D3    P     Q
+//! before               01    02    80    ff    7c    94
+//! reconstruct-write    01    44    80    ff    01+44+80+ff = 3a, 01+2*44+4*80+8*ff = 18
+//! read-modify-write          44                7c+02+44 = 3a,    94+2*02+2*44 = 18
+//! restore (D2 unreadable: from D0, D1, D3, P)  D2 = 7c+01+02+ff = 80, then as reconstruct-write
+//! ```
+//!
+//! Tests: [`crate::io::plan`] has those of the choice; `gf` those of the arithmetic;
+//! `sim/tests/engine/levels.rs` and `counts.rs` compare content and operations for every level;
+//! random programs (`sim/tests/programs`) compare with a model that knows every byte.
 
 use drive::{Buf, BufMut, Env, Segments};
 use smallvec::{SmallVec, smallvec};

@@ -1,5 +1,12 @@
 //! Writes to a stripe group, under its lock.
 //!
+//! Guarantees:
+//! 1. Writes of a batch take effect in their order, and the whole batch under one lock.
+//! 2. A write that returns without error is on the drives, or in their parity. With FUA it is
+//!    durable.
+//! 3. A write that fails leaves each of its blocks old or new. No other data changes.
+//!
+//! Steps:
 //! 1. Whole allocation chunks of zeroes are freed instead of being written.
 //! 2. The rest is cut into components: runs of member offsets within a stripe. A component in a
 //!    chunk that was never written grows to the whole chunk, with zeroes around the data. So it
@@ -8,8 +15,22 @@
 //! 4. New chunks are entered in the allocation map. That comes last, so that a crash leaves the
 //!    chunk as it was.
 //!
-//! Before anything is overwritten, the log gets a record that puts the stripe right after a crash
+//! Before anything is overwritten, the log gets a record that makes the stripe right after a crash
 //! ([`crate::log`]).
+//!
+//! Example: a 4+2 group with strips of 64 KiB and allocation chunks of 32 KiB. Of the stripe group
+//! that lies at 0, chunk 0 was written before, chunk 1 was not. A client writes 40 KiB from 16 KiB
+//! on, all of it in D0.
+//!
+//! ```text
+//! patches      D0, member offsets 16 KiB .. 56 KiB
+//! components   16 .. 32 KiB   in chunk 0: plan, log, overwrite           D0, P, Q: 16 KiB
+//!              32 .. 64 KiB   in chunk 1, new: no record, no read       D0 .. D3, P, Q: 32 KiB
+//! map          the bit of chunk 1 is set when its strips are written
+//! ```
+//!
+//! Tests: `sim/tests/engine/counts.rs` and `paper.rs` count the operations; `records.rs` there has
+//! first writes that a crash cuts off; random programs compare every byte with a model.
 
 use std::rc::Rc;
 use std::time::Duration;

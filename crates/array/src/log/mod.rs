@@ -9,6 +9,29 @@
 //! the warm-restart state has so many places, and a checkpoint record (`write_checkpoint`) can name
 //! so many.
 //!
+//! Guarantees:
+//! 1. A write that is acknowledged survives a kill of the daemon; one that was flushed, or has FUA,
+//!    survives a power cut, also with as many members lost as there are parity strips.
+//! 2. A log that is full makes writes wait. It never makes them fail, and never drops a record that
+//!    a recovery may need.
+//!
+//! Example: three writes of 4 KiB to different stripe groups of a 4+2 group, and a flush.
+//!
+//! ```text
+//! records 7, 8 and 9 arrive together: one frame, and so one write, on each holder
+//!           open 7 8 9       completed -        reclaimed up to 6
+//! strips of 7 and 9 are written
+//!           open 8           completed 7 9
+//! a flush of all members begins and ends; meanwhile 8 is completed and 10 begins
+//!           open 10          completed 8 9      reclaimed up to 7: 8 was open when the flush began
+//! a checkpoint record says: below 10 all are completed, except 8
+//! ```
+//!
+//! A recovery now looks at record 8 and at those from 10 on.
+//!
+//! Tests: those of [`open`], [`rings`] and [`uncovered`] beside models;
+//! `sim/tests/engine/records.rs`; `sim/tests/exhaustive.rs` for every crash of small programs.
+//!
 //! Invariants, besides those of the rings ([`rings`]):
 //! 1. Records of one stripe group are appended under its lock. So the next one begins when the
 //!    strips of the one before are written.

@@ -1,4 +1,35 @@
 //! Builds the log record of a component that is about to be written.
+//!
+//! Guarantees:
+//! 1. A record is durable on all of its holders before a strip that it names is overwritten.
+//! 2. With the record and any strips that are left after the promised losses, a recovery knows the
+//!    content of every strip that the record does not name.
+//! 3. A record has its partial parity from durable strips, except for those that it names.
+//! 4. No record begins while a member is suspect: it could not be right for both outcomes.
+//!
+//! A record has an *entry* for each range in which the same strips change. An entry says which
+//! strips are *overwritten* in place, and which are *carried in parity* because their own member
+//! cannot be read or trusted. Its payload, one for each parity member, is the parity without the
+//! overwritten strips.
+//!
+//! Example: 12 KiB are written to a 4+2 stripe with strips of 64 KiB. They cover the last 8 KiB of
+//! D0 and the first 4 KiB of D1. D1's member is lost.
+//!
+//! ```text
+//! strip   member offsets    change
+//! D0      56 KiB .. 64 KiB  written in place
+//! D1       0 KiB ..  4 KiB  its member is lost: the content goes into the parity alone
+//!
+//! entry   range             overwritten   carried in parity   payload for P and for Q
+//! 1        0 ..  4 KiB      -             D1                  parity after the write, 4 KiB each
+//! 2       56 .. 64 KiB      D0            -                   parity without D0, 8 KiB each
+//!
+//! holders  the members of P and Q; and the member of one data strip if checksums are kept
+//! ```
+//!
+//! Tests: `sim/tests/engine/paper.rs` computes what each record must cost; `records.rs` and
+//! `overwritten.rs` there check what a recovery makes of them; `sim/tests/exhaustive.rs` tries all
+//! crashes of small programs.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;

@@ -43,7 +43,7 @@ pub struct Setup {
     /// Speed of the drives.
     pub pace: Pace,
     /// The engine sometimes takes branches that it hardly ever takes
-    /// ([`Sim::enable_buggify`](crate::Sim::look_for_trouble)).
+    /// ([`Sim::enable_buggify`](crate::Sim::enable_buggify)).
     pub buggify: bool,
     /// Users access a volume that lies in the group in pieces, not the group itself.
     pub in_pieces: bool,

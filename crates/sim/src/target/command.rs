@@ -6,7 +6,7 @@ use ::drive::{BufMut, Drive, DriveError, Env, Segments, Turn, join_all};
 use nvme::target::{Io, Namespace, SubsystemView as _, ranges};
 use nvme::{Command, Status};
 
-use super::{Inner, Slot};
+use super::{Slot, TargetState};
 
 /// A command that has arrived with its data, and has its place among overlapping ones.
 pub(super) struct Arrived {
@@ -22,7 +22,7 @@ impl Arrived {
     ///
     /// # Errors
     /// The status that the host gets.
-    pub fn new(inner: &Rc<Inner>, command: &Command, data: Vec<u8>) -> Result<Arrived, Status> {
+    pub fn new(inner: &Rc<TargetState>, command: &Command, data: Vec<u8>) -> Result<Arrived, Status> {
         let nsid = command.nsid.get();
         let namespace = inner.namespace(nsid).ok_or(Status::INVALID_NAMESPACE)?;
         let slot = inner.slots.borrow()[nsid as usize - 1].clone();
@@ -44,7 +44,7 @@ impl Arrived {
     ///
     /// # Errors
     /// The status that the host gets.
-    pub async fn execute(self, inner: &Inner) -> Result<Option<BufMut>, Status> {
+    pub async fn execute(self, inner: &TargetState) -> Result<Option<BufMut>, Status> {
         let Arrived { slot: Slot { drive, .. }, namespace, io, data, turns } = self;
         for turn in &turns {
             turn.come().await;

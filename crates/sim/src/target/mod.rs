@@ -69,7 +69,7 @@ pub(crate) struct Slot {
     order: Arc<Order>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct TargetState {
     env: SimEnv,
     subsystem: Subsystem,
     addresses: Vec<Address>,
@@ -84,7 +84,7 @@ pub(crate) struct Inner {
 /// A target. A handle.
 #[derive(Clone)]
 pub struct Target {
-    inner: Rc<Inner>,
+    inner: Rc<TargetState>,
 }
 
 impl Target {
@@ -98,7 +98,7 @@ impl Target {
         let subsystem = Subsystem { nqn, serial: name.to_owned(), firmware: "sim".to_owned() };
         let address = |index| Address { host: format!("{name}-{index}"), port: initiator::DEFAULT_PORT };
         let slots = drives.iter().map(|drive| Slot { drive: drive.clone(), order: Order::new() });
-        let inner = Inner {
+        let inner = TargetState {
             env,
             subsystem,
             addresses: (0..addresses).map(address).collect(),
@@ -137,7 +137,7 @@ impl Target {
 
     /// Starts it, if it does not run.
     pub fn start(&self) {
-        let Inner { env, addresses, slots, is_up, .. } = &*self.inner;
+        let TargetState { env, addresses, slots, is_up, .. } = &*self.inner;
         if is_up.replace(true) {
             return;
         }
@@ -173,7 +173,7 @@ impl Target {
     }
 
     fn end(&self, vanishes: bool) {
-        let Inner { env, associations, is_up, .. } = &*self.inner;
+        let TargetState { env, associations, is_up, .. } = &*self.inner;
         is_up.set(false);
         env.world.end_tasks(env.owner, vanishes);
         associations.borrow_mut().clear();
@@ -191,7 +191,7 @@ impl Target {
     }
 }
 
-impl nvme::target::SubsystemView for Inner {
+impl nvme::target::SubsystemView for TargetState {
     fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }

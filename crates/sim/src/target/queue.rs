@@ -15,7 +15,7 @@ use nvme::tcp::{Digests, Limits, Receiver, Step, To, Writer as Pdus};
 use nvme::{Command, Completion, Direction, FABRICS, Place, Status, fabrics};
 
 use super::command::Arrived;
-use super::{Association, Inner};
+use super::{Association, TargetState};
 use crate::net::{SimReader, SimWriter};
 use crate::world::SimEnv;
 
@@ -78,7 +78,7 @@ enum Role {
 
 struct Queue {
     env: SimEnv,
-    inner: Rc<Inner>,
+    inner: Rc<TargetState>,
     machine: Receiver,
     outbox: Rc<Outbox>,
     role: Role,
@@ -91,7 +91,7 @@ struct Queue {
 struct Ended;
 
 /// Serves a host that has connected.
-pub(super) fn serve(env: &SimEnv, inner: &Rc<Inner>, reader: SimReader, writer: SimWriter) {
+pub(super) fn serve(env: &SimEnv, inner: &Rc<TargetState>, reader: SimReader, writer: SimWriter) {
     let machine = Receiver::new(Limits {
         capsule_data_bytes_max: CAPSULE_DATA_BYTES,
         pdu_data_bytes_max: 1 << 20,
@@ -271,7 +271,7 @@ impl Queue {
     /// Connect. Gives the controller's ID.
     fn admit(&mut self, command: &Command, data: &[u8]) -> Result<u16, Refused> {
         let admission = Admission::of(command, data)?;
-        let Inner { subsystem, associations, next_cntlid, .. } = &*self.inner;
+        let TargetState { subsystem, associations, next_cntlid, .. } = &*self.inner;
         if admission.subsystem != subsystem.nqn {
             return Err(Refused::SUBSYSTEM());
         }
