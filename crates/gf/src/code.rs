@@ -221,7 +221,7 @@ impl Code {
     }
 
     /// Updates the parity for one data strip that changes from `old` to `new`:
-    /// `syndromes[j] ^= c * (old ^ new)`.
+    /// `parity[j] ^= c * (old ^ new)`.
     ///
     /// The strips may be parts of whole ones, if all are the same part.
     ///
@@ -233,7 +233,7 @@ impl Code {
         self.add(data_index, old, Some(new), parity);
     }
 
-    /// Adds one data strip to the parity: `syndromes[j] ^= c * data`. Adding every data strip to
+    /// Adds one data strip to the parity: `parity[j] ^= c * data`. Adding every data strip to
     /// zeroed parity, in any order, gives the result of [`encode`](Code::encode).
     ///
     /// # Panics

@@ -64,7 +64,7 @@ impl<E: Env> ArrayShard<E> {
         stripe_group: StripeGroup,
         batch: Vec<(Pieces, bool)>,
     ) -> Result<(), BlockError> {
-        if !self.shared.is_announced() {
+        if !self.shared.is_marked_dirty() {
             self.on_leader(Request::MarkDirty).await?;
         }
         let geometry = &self.shared.geometry;
@@ -134,7 +134,7 @@ impl<E: Env> ArrayShard<E> {
         let Op::Write { pieces, fua } = op else { return false };
         let shared = &self.shared;
         // With FUA the bits of chunks have to be durable as well.
-        if *fua || shared.geometry.parity_count > 0 || shared.checksums.is_some() || !shared.is_announced() {
+        if *fua || shared.geometry.parity_count > 0 || shared.checksums.is_some() || !shared.is_marked_dirty() {
             return false;
         }
         // Both drives of a member that is being replaced are written under the lock.

@@ -369,8 +369,8 @@ impl<E: Env> ArrayShard<E> {
         let to_solve = ((written & !good) | !trusted) & geometry.data_strips();
         let parity = trusted & !geometry.data_strips();
         let is_strict = self.shared.crash_safety == CrashSafety::Strict;
-        let may_restate = !is_strict && to_solve.count_ones() <= parity.count_ones();
-        let in_place = if may_restate { trusted & good } else { trusted };
+        let may_carry = !is_strict && to_solve.count_ones() <= parity.count_ones();
+        let in_place = if may_carry { trusted & good } else { trusted };
         let mut ranges = of_data().map(StripWrite::range);
         if let Some(range) = ranges.next()
             && of_lost == 0

@@ -111,7 +111,7 @@ impl<E: Env> ArrayShard<E> {
                     // All of them may be back in a moment. They do not know this state then, or
                     // only some of them do.
                     self.shared.clear_suspects();
-                    self.announce_again();
+                    self.mark_dirty_again();
                     let survives = self.shared.geometry.parity_count;
                     return Err(BlockError::Lost { lost: self.shared.geometry.strips(), survives });
                 }
@@ -145,7 +145,7 @@ impl<E: Env> ArrayShard<E> {
         self.shared.set_clean(state.clean);
         self.shared.set_superblock_mismatch(false);
         if !state.clean {
-            self.shared.set_announced(true);
+            self.shared.set_marked_dirty(true);
         }
         state.events.into_iter().for_each(|events| (self.leader().listener)(events));
     }
@@ -228,7 +228,7 @@ impl<E: Env> ArrayShard<E> {
     /// Makes the superblocks say that the group is being written to.
     pub async fn mark_dirty(self: &Rc<Self>) -> Result<(), BlockError> {
         let _turn = self.leader().state_lock.enter().await;
-        if self.shared.is_announced() {
+        if self.shared.is_marked_dirty() {
             return Ok(());
         }
         self.commit(GroupState { clean: false, ..self.state() }).await
@@ -237,8 +237,8 @@ impl<E: Env> ArrayShard<E> {
     /// Handles a superblock mismatch: a commit failed, but some drives may have taken its
     /// superblocks. Newer ones say what is true before anything else is acknowledged, and in any
     /// case as soon as that works.
-    fn announce_again(self: &Rc<Self>) {
-        self.shared.set_announced(false);
+    fn mark_dirty_again(self: &Rc<Self>) {
+        self.shared.set_marked_dirty(false);
         if self.shared.set_superblock_mismatch(true) {
             return;
         }

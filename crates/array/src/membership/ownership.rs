@@ -110,7 +110,7 @@ impl<E: Env> ArrayShard<E> {
             return Ok(false);
         }
         let mut committed = Ok(());
-        if self.shared.has_log() && self.shared.is_announced() {
+        if self.shared.has_log() && self.shared.is_marked_dirty() {
             let generation = self.leader().superblock.borrow().log_generation + 1;
             self.leader().superblock.borrow_mut().log_generation = generation;
             // If this fails, nothing is written until superblocks have the generation.

@@ -122,7 +122,7 @@ pub struct Shared {
     pub(crate) replacement: AtomicU32,
     clean: AtomicBool,
     /// The superblocks show the members that this assembly found, and that it writes.
-    announced: AtomicBool,
+    marked_dirty: AtomicBool,
     /// Some member may hold a superblock that is newer than the group's state.
     superblock_mismatch: AtomicBool,
     /// Copies and parity may be stale until the resync after a crash has covered everything.
@@ -168,7 +168,7 @@ impl Shared {
             rebuilt: AtomicU64::new(0),
             replacement: AtomicU32::new(0),
             clean: AtomicBool::new(superblock.clean),
-            announced: AtomicBool::new(false),
+            marked_dirty: AtomicBool::new(false),
             superblock_mismatch: AtomicBool::new(false),
             resync_due: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
@@ -286,12 +286,12 @@ impl Shared {
     /// Whether the superblocks show the members that this assembly found, and that it writes.
     /// Nothing is written before that.
     #[inline]
-    pub(crate) fn is_announced(&self) -> bool {
-        self.announced.load(Ordering::Acquire)
+    pub(crate) fn is_marked_dirty(&self) -> bool {
+        self.marked_dirty.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_announced(&self, announced: bool) {
-        self.announced.store(announced, Ordering::Release);
+    pub(crate) fn set_marked_dirty(&self, marked_dirty: bool) {
+        self.marked_dirty.store(marked_dirty, Ordering::Release);
     }
 
     /// Whether some member may hold a superblock that is newer than the group's state. After a

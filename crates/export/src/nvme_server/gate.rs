@@ -2,9 +2,10 @@
 //! have to wait for them.
 //!
 //! A command costs a load and two stores that no other core sees: each queue counts its own
-//! commands, in one of two phases. A task that has to know when all earlier commands have ended
-//! flips the phase. Each queue's shard then confirms that it has seen the flip, and the task waits
-//! until no command of the old phase runs. So the cost is with the tasks that wait, which are few.
+//! commands, by epoch: two counters take turns. A task that has to know when all earlier commands
+//! have ended begins the next epoch. Each queue's shard then confirms that it has seen it, and the
+//! task waits for a grace period: until no command of the old epoch runs. So the cost is with the
+//! tasks that wait, which are few.
 //!
 //! A task that needs a range for itself first adds the range to a list, and then waits. Commands
 //! that were let in before have ended then. Later commands find the range in the list and wait.
@@ -17,8 +18,8 @@ use std::task::{Context, Poll, Waker};
 use drive::Env;
 use nvme::target::Range;
 
-/// Bit of the word: the phase.
-const PHASE: u64 = 1;
+/// Bit of the word: which of the two counters the epoch uses.
+const COUNTER: u64 = 1;
 
 /// Bit of the word: a task waits until commands have ended.
 const DRAINING: u64 = 1 << 1;
@@ -33,16 +34,16 @@ const VERSION_SHIFT: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     word: AtomicU64,
-    /// Number of flips of the phase. It is stored after the word, so that a shard that has seen it
+    /// Number of the epoch. It is stored after the word, so that a shard that has seen it
     /// has seen the word, too.
-    flips: AtomicU64,
+    epoch: AtomicU64,
     inner: Mutex<GateState>,
 }
 
 #[derive(Debug, Default)]
 struct GateState {
     lanes: Vec<Arc<Lane>>,
-    /// Number of drains that were requested, that the current or last flip serves, and that are
+    /// Number of drains that were requested, that the current or last epoch serves, and that are
     /// done.
     asked: u64,
     served: u64,
@@ -64,12 +65,12 @@ pub(super) struct Hold<'a> {
 /// The commands of one queue. Only its shard writes, so plain loads and stores are enough.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Running commands, by phase.
+    /// Running commands, by counter: epochs use them in turn.
     running: [AtomicU32; 2],
-    /// [`Gate::flips`], as the shard has last seen it.
+    /// [`Gate::epoch`], as the shard has last seen it.
     seen: AtomicU64,
     closed: AtomicBool,
-    /// Waker of the task that watches for flips.
+    /// Waker of the task that watches for epochs.
     waker: Mutex<Option<Waker>>,
 }
 
@@ -123,7 +124,7 @@ impl Gate {
         let lane = Arc::new(Lane::default());
         {
             let mut inner = lock(&self.inner);
-            lane.seen.store(self.flips.load(Ordering::Relaxed), Ordering::Relaxed);
+            lane.seen.store(self.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
             inner.lanes.push(lane.clone());
         }
         env.spawn(look(self.clone(), lane.clone()));
@@ -195,12 +196,12 @@ impl Gate {
         let mut inner = lock(&self.inner);
         loop {
             if inner.served > inner.done {
-                let flips = self.flips.load(Ordering::Relaxed);
-                // The previous flip has left its phase empty, so commands that run there are older
-                // than this flip.
-                let old = (self.word.load(Ordering::Relaxed) & PHASE ^ PHASE) as usize;
+                let epoch = self.epoch.load(Ordering::Relaxed);
+                // The epoch before has left this counter empty, so commands that run there are
+                // older than this epoch.
+                let old = (self.word.load(Ordering::Relaxed) & COUNTER ^ COUNTER) as usize;
                 let is_over = |lane: &Arc<Lane>| {
-                    lane.seen.load(Ordering::Acquire) == flips && lane.running[old].load(Ordering::Relaxed) == 0
+                    lane.seen.load(Ordering::Acquire) == epoch && lane.running[old].load(Ordering::Relaxed) == 0
                 };
                 if !inner.lanes.iter().all(is_over) {
                     break;
@@ -214,8 +215,8 @@ impl Gate {
             }
             inner.served = inner.asked;
             self.word.fetch_or(DRAINING, Ordering::SeqCst);
-            self.word.fetch_xor(PHASE, Ordering::SeqCst);
-            self.flips.fetch_add(1, Ordering::SeqCst);
+            self.word.fetch_xor(COUNTER, Ordering::SeqCst);
+            self.epoch.fetch_add(1, Ordering::SeqCst);
             wake.extend(inner.lanes.iter().filter_map(|lane| lock(&lane.waker).take()));
         }
         drop(inner);
@@ -223,19 +224,19 @@ impl Gate {
     }
 }
 
-/// Confirms, on the queue's shard, that it has seen a flip.
+/// Confirms, on the queue's shard, that it has seen an epoch.
 async fn look(gate: Arc<Gate>, lane: Arc<Lane>) {
     poll_fn(|context| {
-        // Before the check, so that no flip is missed.
+        // Before the check, so that no epoch is missed.
         *lock(&lane.waker) = Some(context.waker().clone());
         if lane.closed.load(Ordering::SeqCst) {
             return Poll::Ready(());
         }
-        let flips = gate.flips.load(Ordering::SeqCst);
-        if lane.seen.load(Ordering::Relaxed) != flips {
-            // From here on the shard's commands are of the new phase, and all earlier ones are
+        let epoch = gate.epoch.load(Ordering::SeqCst);
+        if lane.seen.load(Ordering::Relaxed) != epoch {
+            // From here on the shard's commands are of the new epoch, and all earlier ones are
             // counted.
-            lane.seen.store(flips, Ordering::Release);
+            lane.seen.store(epoch, Ordering::Release);
             gate.advance();
         }
         Poll::Pending
@@ -248,7 +249,7 @@ impl Way {
     #[inline]
     pub fn enter(&self) -> Inside<'_> {
         let word = self.gate.word.load(Ordering::Relaxed);
-        step(&self.lane.running[(word & PHASE) as usize], 1);
+        step(&self.lane.running[(word & COUNTER) as usize], 1);
         Inside { way: self, word }
     }
 }
@@ -291,7 +292,7 @@ impl Drop for Way {
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        step(&self.way.lane.running[(self.word & PHASE) as usize], -1);
+        step(&self.way.lane.running[(self.word & COUNTER) as usize], -1);
         if self.way.gate.word.load(Ordering::Relaxed) & DRAINING != 0 {
             self.way.gate.advance();
         }

@@ -23,10 +23,14 @@ const TERMS: &[(&str, &str)] = &[
     ("restated", "carried in parity"),
     ("resum", "recompute checksums"),
     ("seldom", "rate limiter"),
+    ("shelf", "target"),
+    ("shelves", "targets"),
+    ("syndromes", "parity"),
     ("turnstile", "fair async semaphore"),
     ("unended", "incomplete write"),
     ("upkeep", "maintenance"),
     ("weigh", "majority vote"),
+    ("witness", "extra log holder"),
 ];
 
 /// Files with all retired words: this list, and the glossary, which says what they were.
