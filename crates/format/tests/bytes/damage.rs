@@ -142,7 +142,7 @@ fn blocks_of_another_array_or_version_are_refused_and_say_so() {
     assert_eq!(decode_slot(&slot, &uuid(0)), Err(SlotError::OtherArray { array: array() }));
     let later = resealed(slot.clone(), 8, &[3]);
     assert_eq!(decode_slot(&later, &array()), Err(SlotError::UnknownVersion { found: 3 }));
-    // What version 2 says was left out of the first.
+    // Version 1 has no maintenance settings and no scrub.
     let mislabelled = encode_slot(&catalogue_with_maintenance(), &array(), 5, SLOT_BYTES).unwrap();
     assert!(matches!(decode_slot(&resealed(mislabelled, 8, &[1]), &array()), Err(SlotError::Document { .. })));
     let longer = resealed(slot, 40, &u32::MAX.to_le_bytes());

@@ -53,7 +53,7 @@ impl Image {
         inspect(&self.head, &self.tail, self.bytes)
     }
 
-    /// What is found, and the whole of each finding as text.
+    /// The findings, and each of them as text.
     fn found(&self) -> Vec<(&'static str, String)> {
         self.inspect().into_iter().map(|foreign| (foreign.what, foreign.to_string())).collect()
     }

@@ -1,4 +1,4 @@
-//! What this crate promises about its bytes.
+//! The bytes on drives: golden images, damage, and data of other systems.
 
 #![forbid(unsafe_code)]
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use ::drive::DriveError;
 
 use super::outage::{Broken, Way};
-use super::state::Request;
+use super::request::Request;
 use crate::trace::OpKind;
 
 /// The faults that are switched on.

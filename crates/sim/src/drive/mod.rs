@@ -2,6 +2,7 @@
 
 mod faults;
 mod outage;
+mod request;
 pub(crate) mod state;
 mod store;
 
@@ -16,8 +17,9 @@ use ::drive::{Buf, BufMut, Drive, DriveError, DriveInfo, Nanos, Segments, View};
 #[cfg(test)]
 pub(crate) use self::faults::Ranges;
 pub use self::outage::{Broken, Outage};
+use self::request::Request;
 pub(crate) use self::state::DriveState;
-use self::state::{OpResult, Request, Submitted};
+use self::state::{OpResult, Submitted};
 pub use self::store::{Image, PageRc};
 use crate::rng::Rng;
 use crate::trace::{Counts, OpKind};

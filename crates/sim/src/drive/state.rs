@@ -11,6 +11,7 @@ use ::drive::{Buf, BufMut, DriveError, DriveInfo, Nanos, Segments};
 use super::Latency;
 use super::faults::Faults;
 use super::outage::Broken;
+use super::request::{Request, join};
 use super::store::{Fill, Store};
 use crate::clock::Event;
 use crate::rng::Rng;
@@ -53,29 +54,6 @@ pub(crate) struct Inner {
     lost_wakers: Vec<Waker>,
 }
 
-/// An operation with its operands.
-pub(crate) enum Request {
-    Read {
-        offset: u64,
-        buf: BufMut,
-    },
-    Write {
-        offset: u64,
-        data: Segments,
-        fua: bool,
-    },
-    /// The number of the flush in the store, set when the drive takes it.
-    Flush(u64),
-    Discard {
-        offset: u64,
-        len: u64,
-    },
-    Zeroes {
-        offset: u64,
-        len: u64,
-    },
-}
-
 /// A buffer for reads, `None` for the others.
 pub(crate) type OpResult = Result<Option<BufMut>, DriveError>;
 
@@ -99,46 +77,6 @@ struct InFlightRequest {
     abandoned: bool,
     /// No event will complete it: the drive hangs, or the world has stopped.
     held: bool,
-}
-
-impl Request {
-    #[inline]
-    pub(crate) fn kind(&self) -> OpKind {
-        match self {
-            Request::Read { .. } => OpKind::Read,
-            Request::Write { .. } => OpKind::Write,
-            Request::Flush(_) => OpKind::Flush,
-            Request::Discard { .. } => OpKind::Discard,
-            Request::Zeroes { .. } => OpKind::Zeroes,
-        }
-    }
-
-    #[inline]
-    fn range(&self) -> (u64, u64) {
-        match self {
-            Request::Read { offset, buf } => (*offset, buf.len() as u64),
-            Request::Write { offset, data, .. } => (*offset, data.iter().map(|part| part.len() as u64).sum()),
-            Request::Flush(_) => (0, 0),
-            Request::Discard { offset, len } | Request::Zeroes { offset, len } => (*offset, *len),
-        }
-    }
-
-    fn tape_step(&self) -> Option<TapeStep> {
-        match self {
-            Request::Read { .. } => None,
-            Request::Write { offset, data, fua } => {
-                Some(TapeStep::Write { offset: *offset, bytes: join(data).into(), fua: *fua })
-            }
-            Request::Flush(_) => Some(TapeStep::Flush),
-            &(Request::Discard { offset, len } | Request::Zeroes { offset, len }) => {
-                Some(TapeStep::Zeroes { offset, len })
-            }
-        }
-    }
-
-    fn fua(&self) -> bool {
-        matches!(self, Request::Write { fua: true, .. })
-    }
 }
 
 impl DriveState {
@@ -599,10 +537,6 @@ impl Inner {
             }
         }
     }
-}
-
-fn join(parts: &[Buf]) -> Vec<u8> {
-    parts.iter().flat_map(|part| part.iter().copied()).collect()
 }
 
 /// Up to this length a discarded or zeroed range is treated sector by sector.

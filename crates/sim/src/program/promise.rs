@@ -308,88 +308,111 @@ impl Ledger {
 
     /// Enters a step. Returns false, and changes nothing, if the step is not within the promises.
     pub fn enter(&mut self, step: &Step) -> bool {
-        let members = self.lost.len();
-        let known = |member: &usize| *member < members;
-        // The faults of drives on targets are the faults of the path there.
-        let own = |member: &usize| known(member) && !self.remote.has(*member) && !self.exchanged[*member];
-        let allowed = match step {
-            Step::Work(_) | Step::Own { .. } | Step::Verify => true,
-            // Acknowledged data in the drives' caches must not be lost because only the drives lose
-            // their power.
-            Step::Crash { kind: CrashKind::Kill, .. } if self.power_due => false,
-            // The drives that the group continued with would be disconnected, and the others do not
-            // know of that.
-            Step::Crash { .. } if self.is_torn_running() && self.reconnect_due => false,
-            Step::Crash { lost, .. } => {
-                let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
-                let media = self.media.iter().any(|&media| media);
-                let losing = lost.is_empty() || self.may_lose(Fault::LostInPowerCut, lost);
-                lost.iter().all(|member| own(member) && !self.lost[*member]) && degraded && losing && !media
-            }
-            Step::Die { member, .. } => own(member) && !self.lost[*member] && self.may_lose(Fault::Dead, &[*member]),
-            Step::Hang { member, .. } => own(member) && !self.lost[*member] && self.may_lose(Fault::Hang, &[*member]),
-            Step::Errors { member, .. } => {
-                own(member) && !self.lost[*member] && self.may_lose(Fault::Errors, &[*member])
-            }
-            Step::Hiccup { member, .. } => own(member) && !self.hiccup[*member],
-            Step::Media { member, .. } => {
-                own(member) && !self.lost[*member] && !self.cut_armed && self.may_lose(Fault::Media, &[*member])
-            }
-            Step::Silent { member, .. } if self.protection.has_checksums() => {
-                own(member) && !self.lost[*member] && !self.cut_armed && self.may_lose(Fault::Silent, &[*member])
-            }
-            Step::Silent { member, .. } => {
-                own(member) && self.promised(Fault::Silent) && self.whole() && !self.cut_armed && !self.resync_due
-            }
-            // A pause is so short that no member leaves.
-            Step::Outage { members, .. } if is_pause(step) => members.iter().all(known),
-            Step::Outage { members, how, at_start, .. } => {
-                let elsewhere = (0..self.lost.len()).any(|member| self.remote.has(member));
-                let fault = if *at_start { Fault::OutageAtStart } else { Fault::Outage };
-                let noticed = !self.unnoticed.contains(&true) && (self.shape.survives() == 0 || self.may_do_without());
-                let all = !elsewhere && !self.affords(members) && noticed;
-                let is_there = |member: &usize| own(member) && !self.lost[*member];
-                let in_place = *at_start || !how.is_disconnected();
-                let harms = (*how == Broken::Power && self.cut_armed) || self.media.contains(&true);
-                let some = !members.is_empty() && members.iter().all(is_there) && !self.exchanged.contains(&true);
-                // Otherwise the only present drives could be those that the group continued
-                // without, and they do not know of that.
-                let others_know = !*at_start || self.affords(members) || !self.may_start_with_left_ones();
-                some && in_place && !harms && others_know && (all || self.may_lose(fault, members))
-            }
-            Step::Slow { member, factor } => known(member) && *factor > 0,
-            Step::Mishap { member, what, .. } => {
-                known(member)
-                    && self.remote.has(*member)
-                    && (*what == Mishap::Reset || self.filling[*member] || self.may_lose(what.fault(), &[*member]))
-            }
-            // A spare takes the first free slot.
-            Step::Replace { member, spare } => {
-                let only = self.lost.iter().filter(|&&lost| lost).count() == 1;
-                own(member) && self.lost[*member] && !self.cut_armed && !self.torn && (only || !spare)
-            }
-            Step::Exchange { member } => {
-                let is_whole = !self.bad(*member) && !self.hiccup[*member] && !self.exchanged.contains(&true);
-                own(member) && is_whole && !self.leaving && !self.cut_armed
-            }
-            // The drive would be present where all others are unreachable, and does not know of
-            // them.
-            Step::Return { member } => {
-                own(member) && self.lost[*member] && self.promised(Fault::StaleReturn) && !self.torn
-            }
-            Step::Restart { without, shards } => {
-                let absent = without.is_empty() || self.may_lose(Fault::Dead, without);
-                *shards > 0
-                    && without.iter().all(|member| own(member) && !self.lost[*member])
-                    && absent
-                    && !self.cut_armed
-            }
-            Step::Scrub | Step::Settle => !self.cut_armed,
-        };
+        let allowed = self.allows(step);
         if allowed {
             self.note(step);
         }
         allowed
+    }
+
+    fn allows(&self, step: &Step) -> bool {
+        match step {
+            Step::Work(_) | Step::Own { .. } | Step::Verify => true,
+            Step::Crash { kind, lost, .. } => self.allows_crash(*kind, lost),
+            Step::Die { member, .. } => self.allows_loss(Fault::Dead, *member),
+            Step::Hang { member, .. } => self.allows_loss(Fault::Hang, *member),
+            Step::Errors { member, .. } => self.allows_loss(Fault::Errors, *member),
+            Step::Hiccup { member, .. } => self.is_own(*member) && !self.hiccup[*member],
+            Step::Media { member, .. } => !self.cut_armed && self.allows_loss(Fault::Media, *member),
+            Step::Silent { member, .. } => !self.cut_armed && self.allows_silent(*member),
+            // A pause is so short that no member leaves.
+            Step::Outage { members, .. } if is_pause(step) => members.iter().all(|&member| self.is_known(member)),
+            Step::Outage { members, how, at_start, .. } => self.allows_outage(members, *how, *at_start),
+            Step::Slow { member, factor } => self.is_known(*member) && *factor > 0,
+            Step::Mishap { member, what, .. } => self.allows_mishap(*member, *what),
+            // A spare takes the first free slot.
+            Step::Replace { member, spare } => {
+                let only = self.lost.iter().filter(|&&lost| lost).count() == 1;
+                self.is_own(*member) && self.lost[*member] && !self.cut_armed && !self.torn && (only || !spare)
+            }
+            Step::Exchange { member } => {
+                let is_whole = self.is_own(*member) && !self.bad(*member) && !self.hiccup[*member];
+                is_whole && !self.exchanged.contains(&true) && !self.leaving && !self.cut_armed
+            }
+            // The drive would be present where all others are unreachable, and does not know of
+            // them.
+            Step::Return { member } => {
+                self.is_own(*member) && self.lost[*member] && self.promised(Fault::StaleReturn) && !self.torn
+            }
+            Step::Restart { without, shards } => {
+                let absent = without.is_empty() || self.may_lose(Fault::Dead, without);
+                *shards > 0 && without.iter().all(|&member| self.is_there(member)) && absent && !self.cut_armed
+            }
+            Step::Scrub | Step::Settle => !self.cut_armed,
+        }
+    }
+
+    fn is_known(&self, member: usize) -> bool {
+        member < self.lost.len()
+    }
+
+    /// The drive of the member is in the machine. The faults of drives on targets are the faults of
+    /// the path there.
+    fn is_own(&self, member: usize) -> bool {
+        self.is_known(member) && !self.remote.has(member) && !self.exchanged[member]
+    }
+
+    fn is_there(&self, member: usize) -> bool {
+        self.is_own(member) && !self.lost[member]
+    }
+
+    fn allows_loss(&self, fault: Fault, member: usize) -> bool {
+        self.is_there(member) && self.may_lose(fault, &[member])
+    }
+
+    fn allows_crash(&self, kind: CrashKind, lost: &[usize]) -> bool {
+        // Acknowledged data in the drives' caches must not be lost because only the drives lose
+        // their power.
+        if kind == CrashKind::Kill && self.power_due {
+            return false;
+        }
+        // The drives that the group continued with would be disconnected, and the others do not
+        // know of that.
+        if self.is_torn_running() && self.reconnect_due {
+            return false;
+        }
+        let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
+        let media = self.media.iter().any(|&media| media);
+        let losing = lost.is_empty() || self.may_lose(Fault::LostInPowerCut, lost);
+        lost.iter().all(|&member| self.is_there(member)) && degraded && losing && !media
+    }
+
+    fn allows_silent(&self, member: usize) -> bool {
+        if self.protection.has_checksums() {
+            return self.allows_loss(Fault::Silent, member);
+        }
+        self.is_own(member) && self.promised(Fault::Silent) && self.whole() && !self.resync_due
+    }
+
+    fn allows_outage(&self, members: &[usize], how: Broken, at_start: bool) -> bool {
+        let elsewhere = (0..self.lost.len()).any(|member| self.remote.has(member));
+        let fault = if at_start { Fault::OutageAtStart } else { Fault::Outage };
+        let noticed = !self.unnoticed.contains(&true) && (self.shape.survives() == 0 || self.may_do_without());
+        let all = !elsewhere && !self.affords(members) && noticed;
+        let in_place = at_start || !how.is_disconnected();
+        let harms = (how == Broken::Power && self.cut_armed) || self.media.contains(&true);
+        let are_there = !members.is_empty() && members.iter().all(|&member| self.is_there(member));
+        let some = are_there && !self.exchanged.contains(&true);
+        // Otherwise the only present drives could be those that the group continued without, and
+        // they do not know of that.
+        let others_know = !at_start || self.affords(members) || !self.may_start_with_left_ones();
+        some && in_place && !harms && others_know && (all || self.may_lose(fault, members))
+    }
+
+    fn allows_mishap(&self, member: usize, what: Mishap) -> bool {
+        self.is_known(member)
+            && self.remote.has(member)
+            && (what == Mishap::Reset || self.filling[member] || self.may_lose(what.fault(), &[member]))
     }
 
     fn note(&mut self, step: &Step) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use format::{Level, Shape};
 
 use super::promise::is_promised;
-use super::{Ask, Pace, Program, Remote, Setup, Step};
+use super::{Ask, CrashKind, Pace, Program, Remote, Setup, Step};
 
 /// How many programs are tried at most.
 const TRIES_MAX: usize = 4000;
@@ -113,46 +113,8 @@ fn setups(setup: &Setup) -> Vec<Setup> {
 
 fn smaller_steps(step: &Step) -> Vec<Step> {
     match step {
-        Step::Work(asks) => {
-            let mut all = Vec::new();
-            if asks.len() > 1 {
-                all.push(Step::Work(asks[..asks.len() / 2].to_vec()));
-                all.push(Step::Work(asks[asks.len() / 2..].to_vec()));
-            }
-            for index in 0..asks.len() {
-                if asks.len() > 1 {
-                    let mut fewer = asks.clone();
-                    fewer.remove(index);
-                    all.push(Step::Work(fewer));
-                }
-                for smaller in smaller_asks(&asks[index]) {
-                    let mut changed = asks.clone();
-                    changed[index] = smaller;
-                    all.push(Step::Work(changed));
-                }
-            }
-            all
-        }
-        Step::Crash { kind, after, lost, again } => {
-            let with = |after, lost: &[usize], again: &[u64]| Step::Crash {
-                kind: *kind,
-                after,
-                lost: lost.to_vec(),
-                again: again.to_vec(),
-            };
-            let mut all = Vec::new();
-            if !again.is_empty() {
-                all.push(with(*after, lost, &[]));
-                all.push(with(*after, lost, &again[1..]));
-            }
-            for index in 0..lost.len() {
-                let mut fewer = lost.clone();
-                fewer.remove(index);
-                all.push(with(*after, &fewer, again));
-            }
-            all.extend(smaller_numbers(*after).into_iter().map(|after| with(after, lost, again)));
-            all
-        }
+        Step::Work(asks) => smaller_work(asks),
+        Step::Crash { kind, after, lost, again } => smaller_crashes(*kind, *after, lost, again),
         Step::Die { member, after } if *after > 0 => {
             smaller_numbers(*after).into_iter().map(|after| Step::Die { member: *member, after }).collect()
         }
@@ -160,19 +122,12 @@ fn smaller_steps(step: &Step) -> Vec<Step> {
             smaller_numbers(*after).into_iter().map(|after| Step::Hang { member: *member, after }).collect()
         }
         Step::Outage { members, how, at_start, after, us } => {
-            let with = |members: &[usize], after, us| Step::Outage {
-                members: members.to_vec(),
-                how: *how,
-                at_start: *at_start,
-                after,
-                us,
-            };
-            let fewer = (0..members.len()).map(|left_out| {
-                let left = members.iter().enumerate().filter(|(index, _)| *index != left_out);
-                with(&left.map(|(_, member)| *member).collect::<Vec<_>>(), *after, *us)
-            });
-            let sooner = smaller_numbers(*after).into_iter().map(|after| with(members, after, *us));
-            fewer.chain(sooner).chain(smaller_numbers(*us).into_iter().map(|us| with(members, *after, us))).collect()
+            let with =
+                |members: Vec<usize>, after, us| Step::Outage { members, how: *how, at_start: *at_start, after, us };
+            let fewer = without_one(members).into_iter().map(|members| with(members, *after, *us));
+            let sooner = smaller_numbers(*after).into_iter().map(|after| with(members.clone(), after, *us));
+            let shorter = smaller_numbers(*us).into_iter().map(|us| with(members.clone(), *after, us));
+            fewer.chain(sooner).chain(shorter).collect()
         }
         Step::Mishap { member, what, after_us, ms } => {
             let with = |after_us, ms| Step::Mishap { member: *member, what: *what, after_us, ms };
@@ -195,6 +150,46 @@ fn smaller_steps(step: &Step) -> Vec<Step> {
         }
         _ => Vec::new(),
     }
+}
+
+fn smaller_work(asks: &[Ask]) -> Vec<Step> {
+    let mut all = Vec::new();
+    if asks.len() > 1 {
+        all.push(Step::Work(asks[..asks.len() / 2].to_vec()));
+        all.push(Step::Work(asks[asks.len() / 2..].to_vec()));
+    }
+    for index in 0..asks.len() {
+        if asks.len() > 1 {
+            let mut fewer = asks.to_vec();
+            fewer.remove(index);
+            all.push(Step::Work(fewer));
+        }
+        for smaller in smaller_asks(&asks[index]) {
+            let mut changed = asks.to_vec();
+            changed[index] = smaller;
+            all.push(Step::Work(changed));
+        }
+    }
+    all
+}
+
+fn smaller_crashes(kind: CrashKind, after: u64, lost: &[usize], again: &[u64]) -> Vec<Step> {
+    let with =
+        |after, lost: &[usize], again: &[u64]| Step::Crash { kind, after, lost: lost.to_vec(), again: again.to_vec() };
+    let mut all = Vec::new();
+    if !again.is_empty() {
+        all.push(with(after, lost, &[]));
+        all.push(with(after, lost, &again[1..]));
+    }
+    all.extend(without_one(lost).into_iter().map(|fewer| with(after, &fewer, again)));
+    all.extend(smaller_numbers(after).into_iter().map(|after| with(after, lost, again)));
+    all
+}
+
+/// Each list that one of the members is missing from.
+fn without_one(members: &[usize]) -> Vec<Vec<usize>> {
+    let fewer = |index| [&members[..index], &members[index + 1..]].concat();
+    (0..members.len()).map(fewer).collect()
 }
 
 fn smaller_asks(ask: &Ask) -> Vec<Ask> {

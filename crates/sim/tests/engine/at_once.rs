@@ -6,8 +6,8 @@ use format::{CrashSafety, ExtentRecord, Level, Shape};
 use sim::{Latency, Rng, Sim, SimEnv};
 use volume::Direct;
 
-use crate::checksums::{BLOCK, Row, filled_with, redundant_shapes};
 use crate::group::*;
+use crate::rows::{BLOCK, Row, filled_with, redundant_shapes};
 
 const STRIP: u64 = 16 * KIB;
 

@@ -8,8 +8,8 @@ use format::Shape;
 use format::sums::{sum_block_offset, sum_place};
 use sim::{Rng, Sim};
 
-use crate::checksums::{BLOCK, Row, filled, is_whole, redundant_shapes, scrub};
 use crate::group::*;
+use crate::rows::{BLOCK, Row, filled, is_whole, redundant_shapes, scrub};
 
 /// The damage that a drive does to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
