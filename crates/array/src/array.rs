@@ -1,5 +1,6 @@
 //! The group as one shard sees it, and how a request gets to the shard that owns its stripe group.
 
+use format::RoleSet;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -69,8 +70,8 @@ pub(crate) struct ArrayShard<E: Env> {
     pub rebuilt_ahead: RefCell<RebuiltAhead>,
     /// Size of `rebuilt_ahead` from which on entries that the rebuild has passed are removed.
     pub ahead_limit: Cell<usize>,
-    /// Decoders by the bit set of lost strips.
-    pub decoders: RefCell<BTreeMap<u64, Rc<gf::Decoder>>>,
+    /// Decoders by the lost strips.
+    pub decoders: RefCell<BTreeMap<RoleSet, Rc<gf::Decoder>>>,
     /// Incomplete writes.
     pub incomplete: IncompleteWrites,
     /// Allocation chunks that were freed and not yet trimmed.

@@ -31,6 +31,7 @@ pub mod foreign;
 mod layout;
 pub mod log;
 mod map;
+mod role_set;
 mod shape;
 pub mod sums;
 mod superblock;
@@ -48,6 +49,7 @@ pub use map::{
     CHUNKS_PER_MAP_BLOCK, MAP_PAYLOAD_BYTES, MAP_SLOTS, MAP_VERSION, MapBlock, MapError, map_block_count,
     map_slot_offset,
 };
+pub use role_set::RoleSet;
 pub use shape::{
     DEFAULT_STRIP_BYTES, Level, MEMBERS_MAX, MEMBERS_MIN, PARITY_MAX, STRIP_BYTES_MAX, STRIP_BYTES_MIN, Shape,
     ShapeError, UnknownLevel,

@@ -7,7 +7,7 @@ use format::log::{
     Entry, Frame, FrameError, LOST_SLOT_BYTES, LOST_SLOTS, LogShape, LostBlocks, LostError, Part, lost_slot_offset,
     rings,
 };
-use format::{BLOCK, CrashSafety};
+use format::{BLOCK, CrashSafety, RoleSet};
 use serde::{Deserialize, Serialize};
 
 use crate::drive::plain;
@@ -65,8 +65,8 @@ pub(crate) struct Log {
 /// A record, assembled from the parts on its holders.
 struct Record {
     stripe_group: u64,
-    holders: u64,
-    in_sync: u64,
+    holders: RoleSet,
+    in_sync: RoleSet,
     piece: u64,
     whole: bool,
     entries: Vec<Entry>,
@@ -135,10 +135,10 @@ impl Log {
                 let slot = slot_of(role);
                 group.is_in_sync(slot) && !scan.unreadable.contains(&slot) && !record.parts.contains_key(&role)
             };
-            let mut holders = (0..geometry.width).filter(|role| record.holders >> role & 1 == 1);
+            let mut holders = (0..geometry.width).filter(|&role| record.holders.contains(role));
             // A member that is in sync now but was not then was rebuilt since. So the record's
             // write was completed long ago.
-            let mut others = (0..geometry.width).filter(|role| record.in_sync >> role & 1 == 0);
+            let mut others = (0..geometry.width).filter(|&role| !record.in_sync.contains(role));
             let tails = scan.tails.get(&stream).map_or(&[][..], |tails| tails);
             let is_done = tails.iter().any(|(tail, except)| sequence < *tail && !except.contains(&sequence));
             if is_done || holders.any(lacks) || others.any(|role| group.is_in_sync(slot_of(role))) {
@@ -150,7 +150,7 @@ impl Log {
                 if record.contradictory {
                     // Its payloads do not fit its entries. It is kept only to prevent older records
                     // from being applied.
-                    (entry.overwritten, entry.in_parity) = (0, 0);
+                    (entry.overwritten, entry.in_parity) = (RoleSet::EMPTY, RoleSet::EMPTY);
                     let (from, end) = (start + entry.offset, start + entry.offset + u64::from(entry.len));
                     self.replace(set, from, end, Live::void(from, entry));
                     continue;

@@ -41,11 +41,11 @@ impl<'a> Piece<'a> {
     }
 
     fn is_overwritten(&self, strip: usize) -> bool {
-        self.live.entry.overwritten >> strip & 1 == 1
+        self.live.entry.overwritten.contains(strip)
     }
 
     fn is_in_parity(&self, strip: usize) -> bool {
-        self.live.entry.in_parity >> strip & 1 == 1
+        self.live.entry.in_parity.contains(strip)
     }
 
     fn len(&self) -> usize {
@@ -65,7 +65,7 @@ impl<'a> Piece<'a> {
             return self.untouched(wanted);
         }
         let entry = &self.live.entry;
-        let is_alone = entry.overwritten.count_ones() == 1 && entry.in_parity == 0;
+        let is_alone = entry.overwritten.len() == 1 && entry.in_parity.is_empty();
         if is_alone { self.alone(wanted) } else { self.rolled_forward(wanted) }
     }
 

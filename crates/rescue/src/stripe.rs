@@ -88,7 +88,7 @@ impl<'a> StripeReader<'a> {
             let at = MemberRange { offset: range.start, ..at };
             // Checksums of strips that the record changes may be older or newer than the data.
             let is_changed =
-                strip >= geometry.data_count || (live.entry.overwritten | live.entry.in_parity) >> strip & 1 == 1;
+                strip >= geometry.data_count || (live.entry.overwritten | live.entry.in_parity).contains(strip);
             let read = match is_changed {
                 true => self.read_member(at, strip, &mut bytes).map_err(|_| Unusable),
                 false => self.read_verified(at, strip, &mut bytes),

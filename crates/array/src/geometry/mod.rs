@@ -16,7 +16,7 @@
 
 pub(crate) mod ranges;
 
-use format::{BLOCK, Layout, Shape};
+use format::{BLOCK, Layout, RoleSet, Shape};
 
 use crate::geometry::ranges::Range;
 
@@ -28,17 +28,9 @@ pub struct MemberIndex(pub u16);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StripeGroup(pub u64);
 
-/// A strip's place in its stripe: data strips are `0..k`, parity strips are `k..k + m`.
+/// A strip's place in its stripe: data strips are `0..k`, parity strips are `k..k + m`. It is an
+/// index of what there is for each strip, which is why it is a number. Sets are [`RoleSet`].
 pub type Role = usize;
-
-/// The strips of a row whose bits are set, in order.
-pub(crate) fn roles(mut bits: u64) -> impl Iterator<Item = Role> {
-    std::iter::from_fn(move || {
-        let role = bits.trailing_zeros();
-        bits &= bits.wrapping_sub(1);
-        (role < u64::BITS).then_some(role as Role)
-    })
-}
 
 /// A run of group bytes within one strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,9 +115,9 @@ impl Geometry {
         self.data + self.parity_count
     }
 
-    /// The data strips of a row, a bit each.
-    pub(crate) fn data_strips(&self) -> u64 {
-        u64::MAX >> (u64::BITS - self.data as u32)
+    /// The data strips of a row.
+    pub(crate) fn data_strips(&self) -> RoleSet {
+        RoleSet::below(self.data)
     }
 
     /// Members of the group.
@@ -274,18 +266,5 @@ impl Geometry {
     pub fn inward(&self, range: Range) -> Range {
         let start = range.start.next_multiple_of(self.sector_bytes);
         Range::new(start, (range.end & !(self.sector_bytes - 1)).max(start))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::roles;
-
-    #[test]
-    fn roles_are_the_bits_that_are_set_in_order() {
-        assert_eq!(roles(0).count(), 0);
-        assert_eq!(roles(0b1011).collect::<Vec<_>>(), [0, 1, 3]);
-        assert_eq!(roles(1 << 63 | 1).collect::<Vec<_>>(), [0, 63]);
-        assert_eq!(roles(u64::MAX).collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
     }
 }

@@ -24,6 +24,7 @@
 //! random programs (`sim/tests/programs`) compare with a model that knows every byte.
 
 use drive::{Buf, BufMut, Env, Segments};
+use format::RoleSet;
 use smallvec::{SmallVec, smallvec};
 
 use crate::array::ArrayShard;
@@ -219,7 +220,7 @@ impl<E: Env> ArrayShard<E> {
 
     /// The decoder for some lost strips. It is made once, and kept.
     pub fn decoder(&self, lost: &[Role]) -> std::rc::Rc<gf::Decoder> {
-        let key = lost.iter().fold(0u64, |key, role| key | 1 << role);
+        let key: RoleSet = lost.iter().copied().collect();
         let make = || {
             std::rc::Rc::new(
                 self.shared.code.decoder(lost).expect("no more strips are lost than there are parity strips"),

@@ -1,5 +1,6 @@
 //! Flush: makes acknowledged writes durable.
 
+use format::RoleSet;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use smallvec::SmallVec;
 use crate::array::{Array, ArrayShard};
 use crate::drives::handle::Handle;
 use crate::geometry::ranges::Range;
-use crate::geometry::{MemberIndex, StripeGroup, roles};
+use crate::geometry::{MemberIndex, StripeGroup};
 use crate::log::Log;
 use crate::state::cause::Failure;
 use crate::state::errors::Failed;
@@ -91,10 +92,10 @@ impl<E: Env> ArrayShard<E> {
         let geometry = &self.shared.geometry;
         let row = geometry.row_of(offsets.start);
         let written = log.written_in(stripe_group, row);
-        let strips = written.iter().fold(0, |strips, written| strips | written.strips);
+        let strips = written.iter().fold(RoleSet::EMPTY, |strips, written| strips | written.strips);
         let member = |role| geometry.member(stripe_group, row.start, role);
         let members: SmallVec<[MemberIndex; 8]> =
-            roles(strips).chain(geometry.data..geometry.strips()).map(member).collect();
+            strips.iter().chain(geometry.data..geometry.strips()).map(member).collect();
         let (with_sums, unsaved) = self.shared.checksums.as_ref().map_or((1, 0), |sums| (2, sums.table.dirty_len()));
         if !log.may_flush_row(with_sums * members.len(), geometry.members() + unsaved) {
             return self.flush_for_log(log).await;

@@ -89,7 +89,7 @@ impl<E: Env> ArrayShard<E> {
             .iter()
             .map(|&(.., index, number)| {
                 let Pending { record, open, .. } = &batch[index];
-                let holders = record.shares.iter().fold(0, |bits, share| bits | 1 << share.role);
+                let holders = record.shares.iter().map(|share| share.role).collect();
                 part(open.sequence, record, holders, &record.shares[number])
             })
             .collect();

@@ -60,7 +60,7 @@ use std::sync::atomic::Ordering;
 
 use drive::{BlockError, Buf, Receiver, Sender, oneshot};
 use format::log::{EXCEPTIONS_MAX, Entry, FrameHead, PartData, frame_len};
-use format::{Region, Uuid};
+use format::{Region, RoleSet, Uuid};
 use smallvec::SmallVec;
 
 use self::open::OpenSet;
@@ -87,7 +87,7 @@ pub(crate) struct Record {
     /// See [`PartData::whole`].
     pub whole: bool,
     /// See [`PartData::in_sync`].
-    pub in_sync: u64,
+    pub in_sync: RoleSet,
     /// If an overwritten strip is lost, the record cannot tell whether the others are new. Once
     /// they are durable, a checkpoint record has to say so.
     pub unverified: bool,
@@ -151,8 +151,8 @@ impl Drop for Open {
 struct Recent {
     sequence: u64,
     offsets: Range,
-    overwritten: u64,
-    in_parity: u64,
+    overwritten: RoleSet,
+    in_parity: RoleSet,
     /// The flush that was the next to begin when the record was completed.
     completed: Option<u64>,
 }
@@ -161,7 +161,7 @@ struct Recent {
 pub(crate) struct Written {
     sequence: u64,
     /// Data strips, a bit each. The parity was written as well.
-    pub strips: u64,
+    pub strips: RoleSet,
 }
 
 /// The state when a flush began: records that were completed before are durable when it ends.
@@ -485,7 +485,7 @@ impl Log {
         let mut count = 0;
         for next in pending.iter() {
             let fits = next.record.shares.iter().all(|share| {
-                let alone = frame_len(&[part(0, &next.record, 0, share)]) as u64;
+                let alone = frame_len(&[part(0, &next.record, RoleSet::EMPTY, share)]) as u64;
                 let known = lens.iter().position(|(member, ..)| *member == share.member);
                 let index = known.unwrap_or_else(|| {
                     lens.push((share.member, 0, 0));
@@ -521,7 +521,7 @@ fn choose_extra_holders(pending: &mut VecDeque<Pending>) {
 
 const BLOCK_BYTES: u64 = format::BLOCK as u64;
 
-pub(crate) fn part<'a>(sequence: u64, record: &'a Record, holders: u64, share: &'a Share) -> PartData<'a> {
+pub(crate) fn part<'a>(sequence: u64, record: &'a Record, holders: RoleSet, share: &'a Share) -> PartData<'a> {
     let role = share.role as u16;
     let Record { stripe_group, entries, whole, in_sync, .. } = record;
     let (stripe_group, in_sync, whole) = (stripe_group.0, *in_sync, *whole);

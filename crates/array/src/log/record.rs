@@ -37,12 +37,12 @@ use std::time::Duration;
 
 use drive::{BlockError, Buf, BufMut, Env, Segments, join_all};
 use format::log::Entry;
-use format::{CrashSafety, MemberState};
+use format::{CrashSafety, MemberState, RoleSet};
 use smallvec::{SmallVec, smallvec};
 
 use crate::array::ArrayShard;
 use crate::geometry::ranges::{Range, Ranges};
-use crate::geometry::{MemberIndex, Role, StripeGroup, roles};
+use crate::geometry::{MemberIndex, Role, StripeGroup};
 use crate::io::overlay::Overlay;
 use crate::io::plan::Strip;
 use crate::io::types::{Bases, Change, Logged, Overwritten, RowView, StripView, StripWrite};
@@ -59,16 +59,16 @@ const DECISION_LOOK: Duration = Duration::from_millis(1);
 /// The members that may hold a record, as the strips that they have.
 struct Holders {
     /// Parity strips.
-    parity: u64,
+    parity: RoleSet,
     /// Data strips, one of which may be an extra holder.
-    data: u64,
+    data: RoleSet,
     /// A data member holds the record besides those of the parity.
     wants_extra: bool,
 }
 
 impl Holders {
     fn are_none(&self) -> bool {
-        self.parity == 0 && !(self.wants_extra && self.data != 0)
+        self.parity.is_empty() && !(self.wants_extra && !self.data.is_empty())
     }
 }
 
@@ -93,7 +93,7 @@ impl<E: Env> ArrayShard<E> {
             return Ok(Logged::Nothing);
         }
         let mut entries = self.entries(overlay, offsets, view, writes, trusted);
-        if !bases.is_empty() && !matches!(&entries[..], [entry] if entry.in_parity == 0) {
+        if !bases.is_empty() && !matches!(&entries[..], [entry] if entry.in_parity.is_empty()) {
             // The member of the strip is not trusted any more.
             return Ok(Logged::Again);
         }
@@ -110,7 +110,7 @@ impl<E: Env> ArrayShard<E> {
         let wants_extra = holders.wants_extra || log.has_whole(stripe_group);
         let extra_holder = |role: Role| (role, view.0[role].member, view.0[role].id);
         let extra_holders = match wants_extra && !whole {
-            true => roles(holders.data).map(extra_holder).collect(),
+            true => holders.data.iter().map(extra_holder).collect(),
             false => ExtraHolders::new(),
         };
         let shares = self.shares(view, change, &mut entries, holders.parity, whole);
@@ -121,7 +121,7 @@ impl<E: Env> ArrayShard<E> {
         };
         let Some(turn) = self.turn(log, stripe_group).await else { return Ok(Logged::Again) };
         let place = |role: Role| (view.0[role].member, view.0[role].id);
-        let overwritten: Overwritten = roles(overwritten_by(&entries)).map(place).collect();
+        let overwritten: Overwritten = overwritten_by(&entries).iter().map(place).collect();
         let is_unverified = |entry: &Entry| self.is_indeterminate(entry) && entry.checksums.is_empty();
         let unverified = !whole && entries.iter().any(is_unverified);
         if unverified {
@@ -141,11 +141,11 @@ impl<E: Env> ArrayShard<E> {
     /// stale. So one data member also stores the record, which names the ranges. The remaining
     /// parity may lie on drives that are being filled, which a recovery makes right but does not
     /// read. The record then says that this parity has to be computed again.
-    fn holders(&self, view: &RowView<E::Drive>, trusted: u64) -> Holders {
+    fn holders(&self, view: &RowView<E::Drive>, trusted: RoleSet) -> Holders {
         let geometry = &self.shared.geometry;
-        let parity = trusted & !geometry.data_strips();
+        let parity = trusted - geometry.data_strips();
         let is_filling = view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost);
-        let wants_extra = self.shared.checksums.is_some() || (parity == 0 && is_filling);
+        let wants_extra = self.shared.checksums.is_some() || (parity.is_empty() && is_filling);
         Holders { parity, data: trusted & geometry.data_strips(), wants_extra }
     }
 
@@ -156,7 +156,7 @@ impl<E: Env> ArrayShard<E> {
         view: &RowView<E::Drive>,
         change: &Change<'_>,
         entries: &mut Entries,
-        parity_holders: u64,
+        parity_holders: RoleSet,
         whole: bool,
     ) -> SmallVec<[Share; 4]> {
         let &Change { offsets, writes, bases, fua, .. } = change;
@@ -166,7 +166,7 @@ impl<E: Env> ArrayShard<E> {
         };
         if whole {
             let holders = overwritten_by(entries) | parity_holders;
-            return roles(holders).map(|role| share(role, self.new_content(role, entries, writes))).collect();
+            return holders.iter().map(|role| share(role, self.new_content(role, entries, writes))).collect();
         }
         let computed: Bases;
         let payload = if bases.is_empty() {
@@ -176,7 +176,7 @@ impl<E: Env> ArrayShard<E> {
             bases
         };
         let data = self.shared.geometry.data;
-        roles(parity_holders).map(|role| share(role, payload[role - data].clone())).collect()
+        parity_holders.iter().map(|role| share(role, payload[role - data].clone())).collect()
     }
 
     /// Waits for the permit to begin a record. Returns `None` if the members may have changed
@@ -203,15 +203,15 @@ impl<E: Env> ArrayShard<E> {
     /// strips change together, or one strip and content that is carried in parity: if one of them
     /// is lost, the partial parity alone cannot tell its content.
     fn is_indeterminate(&self, entry: &Entry) -> bool {
-        let count = entry.overwritten.count_ones();
-        self.shared.geometry.data > 1 && (count > 1 || (count == 1 && entry.in_parity != 0))
+        let count = entry.overwritten.len();
+        self.shared.geometry.data > 1 && (count > 1 || (count == 1 && !entry.in_parity.is_empty()))
     }
 
     /// Number of ranges that a power cut may make indeterminate through these entries: of each as
     /// many as strips that may be lost.
     fn indeterminate_count(&self, entries: &Entries) -> usize {
         let of_entry = |entry: &Entry| {
-            let changed = entry.overwritten.count_ones() as usize;
+            let changed = entry.overwritten.len();
             self.shared.geometry.parity_count.min(changed)
         };
         entries.iter().filter(|entry| self.is_indeterminate(entry)).map(of_entry).sum()
@@ -225,7 +225,7 @@ impl<E: Env> ArrayShard<E> {
         let _ = self.log()?;
         let mut changing = touched.iter().enumerate().filter(|(_, touched)| !touched.is_empty());
         let (role, touched) = changing.next().filter(|_| self.shared.geometry.data > 1 && changing.next().is_none())?;
-        let is_in_place = good(view) & self.trusted(view) & 1 << role != 0;
+        let is_in_place = (good(view) & self.trusted(view)).contains(role);
         (is_in_place && touched.gaps(offsets).is_empty()).then_some(role)
     }
 
@@ -234,7 +234,7 @@ impl<E: Env> ArrayShard<E> {
     pub fn record_leaves_out_parity(&self, view: &RowView<E::Drive>, fua: bool) -> bool {
         let in_place = good(view) & self.trusted(view);
         let data = self.shared.geometry.data_strips();
-        !fua && self.shared.crash_safety != CrashSafety::Strict && in_place & data == data
+        !fua && self.shared.crash_safety != CrashSafety::Strict && (data - in_place).is_empty()
     }
 
     /// Waits until no member of the set is suspect any more: each has been declared faulty, or
@@ -280,16 +280,16 @@ impl<E: Env> ArrayShard<E> {
         }
         let geometry = &self.shared.geometry;
         let view = self.view(stripe_group, offsets.start, &[]);
-        let entry = entry(offsets, 0, 0);
+        let entry = entry(offsets, RoleSet::EMPTY, RoleSet::EMPTY);
         let in_sync = self.in_sync(&view);
         let trusted = self.trusted(&view);
-        let holders = trusted & !geometry.data_strips();
+        let holders = trusted - geometry.data_strips();
         // Data members may hold records, too.
         let count = match self.shared.crash_safety {
             CrashSafety::Strict => geometry.data,
-            _ => usize::from(self.shared.checksums.is_some() || holders == 0),
+            _ => usize::from(self.shared.checksums.is_some() || holders.is_empty()),
         };
-        let holders = roles(holders).chain(roles(trusted & geometry.data_strips()).take(count));
+        let holders = holders.iter().chain((trusted & geometry.data_strips()).iter().take(count));
         let share = |role: Role| {
             let strip = &view.0[role];
             Share { role, member: strip.member, drive: strip.id, payload: Buf::zeroes(0) }
@@ -314,18 +314,18 @@ impl<E: Env> ArrayShard<E> {
     }
 
     /// Strips whose members are in sync by the superblocks.
-    fn in_sync(&self, view: &RowView<E::Drive>) -> u64 {
-        bits(view, |strip| {
+    fn in_sync(&self, view: &RowView<E::Drive>) -> RoleSet {
+        strips_where(view, |strip| {
             let slot = self.shared.slot(strip.member);
             slot.drive == strip.id && slot.state == MemberState::InSync
         })
     }
 
     /// Strips that a recovery would trust as it finds them.
-    fn trusted(&self, view: &RowView<E::Drive>) -> u64 {
+    fn trusted(&self, view: &RowView<E::Drive>) -> RoleSet {
         let is_trusted =
             |strip: &StripView<E::Drive>| strip.strip != Strip::Lost && self.is_trusted_member(strip.member, strip.id);
-        bits(view, is_trusted)
+        strips_where(view, is_trusted)
     }
 
     /// Whether the member is in sync and not suspect.
@@ -348,41 +348,41 @@ impl<E: Env> ArrayShard<E> {
         offsets: Range,
         view: &RowView<E::Drive>,
         writes: &[StripWrite],
-        trusted: u64,
+        trusted: RoleSet,
     ) -> Entries {
         let geometry = &self.shared.geometry;
         if geometry.data == 1 {
             // Any copy is right, old or new, whichever strip is lost.
-            return smallvec![entry(offsets, 1, 0)];
+            return smallvec![entry(offsets, RoleSet::below(1), RoleSet::EMPTY)];
         }
-        let lost = bits(view, |strip| strip.strip == Strip::Lost) & geometry.data_strips();
+        let lost = strips_where(view, |strip| strip.strip == Strip::Lost) & geometry.data_strips();
         // Writes to lost strips go into the parity alone.
-        let of_lost = those(lost, |role| overlay.touches(role, offsets));
+        let of_lost: RoleSet = lost.iter().filter(|&role| overlay.touches(role, offsets)).collect();
         let of_data = || writes.iter().filter(|write| write.role < geometry.data);
-        let written = of_data().fold(of_lost, |bits, write| bits | 1 << write.role);
+        let written = of_lost | of_data().map(|write| write.role).collect();
         // A strip that could not be read is carried in parity: its old content is only in the
         // parity. There are two exceptions. First, there may be too little parity, because more
         // strips are on members that a recovery does not trust. Then the strip's own member tells
         // its content, and it may be back in a moment. Second, a whole record has the strip's new
         // content. So it needs no parity, which strips that are lost in a crash may need.
         let good = good(view);
-        let to_solve = ((written & !good) | !trusted) & geometry.data_strips();
-        let parity = trusted & !geometry.data_strips();
+        let to_solve = (written - good) | (geometry.data_strips() - trusted);
+        let parity = trusted - geometry.data_strips();
         let is_strict = self.shared.crash_safety == CrashSafety::Strict;
-        let may_carry = !is_strict && to_solve.count_ones() <= parity.count_ones();
+        let may_carry = !is_strict && to_solve.len() <= parity.len();
         let in_place = if may_carry { trusted & good } else { trusted };
         let mut ranges = of_data().map(StripWrite::range);
         if let Some(range) = ranges.next()
-            && of_lost == 0
+            && of_lost.is_empty()
             && ranges.all(|other| other == range)
         {
-            return smallvec![entry(range, written & in_place, written & !in_place)];
+            return smallvec![entry(range, written & in_place, written - in_place)];
         }
         let mut changed: SmallVec<[Ranges; 8]> = (0..geometry.data).map(|_| Ranges::new()).collect();
         for write in of_data() {
             changed[write.role].add(write.range());
         }
-        for role in roles(of_lost) {
+        for role in of_lost.iter() {
             for range in overlay.touched(role, offsets, geometry).iter() {
                 changed[role].add(range);
             }
@@ -422,7 +422,7 @@ impl<E: Env> ArrayShard<E> {
             let range = Range::new(entry.offset, entry.offset + u64::from(entry.len));
             debug_assert!(offsets.contains(range));
             let overwritten = entry.overwritten;
-            let strips = || roles(overwritten);
+            let strips = || overwritten.iter();
             if entry.has_base(geometry.data) {
                 let into = at..at + entry.len as usize;
                 for (index, base) in bases.iter_mut().enumerate() {
@@ -459,16 +459,16 @@ impl<E: Env> ArrayShard<E> {
 }
 
 /// The strips of a stripe with this property, one bit each.
-fn bits<D>(view: &RowView<D>, is_such: impl Fn(&StripView<D>) -> bool) -> u64 {
-    view.0.iter().enumerate().fold(0, |bits, (role, strip)| bits | u64::from(is_such(strip)) << role)
+fn strips_where<D>(view: &RowView<D>, is_such: impl Fn(&StripView<D>) -> bool) -> RoleSet {
+    view.0.iter().enumerate().filter(|(_, strip)| is_such(strip)).map(|(role, _)| role).collect()
 }
 
-fn entry(range: Range, overwritten: u64, in_parity: u64) -> Entry {
+fn entry(range: Range, overwritten: RoleSet, in_parity: RoleSet) -> Entry {
     Entry { offset: range.start, len: range.len() as u32, overwritten, in_parity, checksums: Vec::new() }
 }
 
 /// Cuts what changes where a strip begins or ends to change. `changed`: the changes by data strip.
-fn entries_of(changed: &[Ranges], written: u64, in_place: u64) -> Entries {
+fn entries_of(changed: &[Ranges], written: RoleSet, in_place: RoleSet) -> Entries {
     let mut cuts: SmallVec<[u64; 16]> =
         changed.iter().flat_map(|ranges| ranges.iter().flat_map(|range| [range.start, range.end])).collect();
     cuts.sort_unstable();
@@ -477,8 +477,8 @@ fn entries_of(changed: &[Ranges], written: u64, in_place: u64) -> Entries {
     for cut in cuts.windows(2) {
         let range = Range::new(cut[0], cut[1]);
         let changes = |ranges: &Ranges| ranges.iter().any(|changed| changed.contains(range));
-        let all = those(written, |role| changes(&changed[role]));
-        let (overwritten, in_parity) = (all & in_place, all & !in_place);
+        let all: RoleSet = written.iter().filter(|&role| changes(&changed[role])).collect();
+        let (overwritten, in_parity) = (all & in_place, all - in_place);
         match entries.last_mut() {
             Some(last)
                 if (last.overwritten, last.in_parity) == (overwritten, in_parity)
@@ -486,7 +486,7 @@ fn entries_of(changed: &[Ranges], written: u64, in_place: u64) -> Entries {
             {
                 last.len += range.len() as u32;
             }
-            _ if all == 0 => {}
+            _ if all.is_empty() => {}
             _ => entries.push(entry(range, overwritten, in_parity)),
         }
     }
@@ -494,18 +494,13 @@ fn entries_of(changed: &[Ranges], written: u64, in_place: u64) -> Entries {
 }
 
 /// All strips that these entries overwrite.
-fn overwritten_by(entries: &Entries) -> u64 {
-    entries.iter().fold(0, |bits, entry| bits | entry.overwritten)
-}
-
-/// Those of some strips with this property.
-fn those(strips: u64, is_such: impl Fn(Role) -> bool) -> u64 {
-    roles(strips).fold(0, |bits, role| bits | u64::from(is_such(role)) << role)
+fn overwritten_by(entries: &Entries) -> RoleSet {
+    entries.iter().fold(RoleSet::EMPTY, |strips, entry| strips | entry.overwritten)
 }
 
 /// Strips that can be read.
-fn good<D>(view: &RowView<D>) -> u64 {
-    bits(view, |strip| strip.strip == Strip::Good)
+fn good<D>(view: &RowView<D>) -> RoleSet {
+    strips_where(view, |strip| strip.strip == Strip::Good)
 }
 
 /// The slices that are written to a strip within some member offsets, in order of address, each

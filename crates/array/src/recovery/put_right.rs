@@ -32,7 +32,7 @@ use drive::{BlockError, BufMut, Env};
 use format::log::Entry;
 
 use crate::geometry::ranges::Range;
-use crate::geometry::{Role, StripeGroup, roles};
+use crate::geometry::{Role, StripeGroup};
 use crate::recovery::replay::{Replay, Replayed};
 use crate::recovery::replay_log::Record;
 use crate::recovery::row::Row;
@@ -57,7 +57,7 @@ impl<E: Env> Replay<'_, E> {
         if record.completed {
             self.fill(&mut row, offsets);
         }
-        let overwritten = |role: Role| entry.overwritten >> role & 1 == 1;
+        let overwritten = |role: Role| entry.overwritten.contains(role);
         let within = offsets.relative(entry.offset);
         let bases: Vec<Option<&[u8]>> = (data..strips)
             .map(|role| record.parts.get(&role).filter(|_| entry.has_base(data)))
@@ -75,8 +75,7 @@ impl<E: Env> Replay<'_, E> {
                 unknown = row.take_suspect(solve);
             }
         }
-        if entry.overwritten.count_ones() == 1 && entry.in_parity == 0 {
-            let role = entry.overwritten.trailing_zeros() as Role;
+        if let Some(role) = entry.overwritten.only().filter(|_| entry.in_parity.is_empty()) {
             self.vote(&mut row, record.stripe_group, role, &bases, offsets).await?;
         } else if unknown.is_empty() {
             self.complete(&mut row, entry, record.piece_bytes, offsets);
@@ -124,7 +123,7 @@ impl<E: Env> Replay<'_, E> {
         let (data, strips) = (geometry.data, geometry.strips());
         let mut row = self.read_row(record.stripe_group, offsets, entry, false).await?;
         let within = offsets.relative(entry.offset);
-        for role in roles(entry.overwritten).chain(data..strips) {
+        for role in entry.overwritten.iter().chain(data..strips) {
             row.suspect[role] = row.strips[role].take();
             row.strips[role] = record.parts.get(&role).map(|payload| {
                 let mut new = self.env.alloc(within.len());
@@ -156,7 +155,7 @@ impl<E: Env> Replay<'_, E> {
     fn complete(&self, row: &mut Row, entry: &Entry, piece_bytes: u64, offsets: Range) {
         let data = self.shared.geometry.data;
         let right = self.as_announced(row, entry, piece_bytes, offsets);
-        let wrong: Vec<Role> = roles(entry.overwritten).filter(|&role| !right[role]).collect();
+        let wrong: Vec<Role> = entry.overwritten.iter().filter(|&role| !right[role]).collect();
         let parity: Vec<Role> = (data..right.len()).filter(|&role| right[role]).collect();
         if wrong.is_empty() || parity.is_empty() {
             return;
@@ -179,7 +178,7 @@ impl<E: Env> Replay<'_, E> {
     fn as_announced(&self, row: &Row, entry: &Entry, piece_bytes: u64, offsets: Range) -> Vec<bool> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
-        let named: Vec<Role> = roles(entry.overwritten).chain(data..strips).collect();
+        let named: Vec<Role> = entry.overwritten.iter().chain(data..strips).collect();
         let mut right = vec![!entry.checksums.is_empty(); strips];
         for (index, sums) in entry.checksums.chunks_exact(named.len()).enumerate() {
             let start = entry.offset + index as u64 * piece_bytes;

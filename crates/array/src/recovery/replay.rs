@@ -36,7 +36,7 @@ use crate::drives::bounded::Bounded;
 use crate::drives::retry::{flush_retried, read_retried, write_retried};
 use crate::drives::superblock::write_superblock;
 use crate::geometry::ranges::{Range, Ranges};
-use crate::geometry::{MemberIndex, Role, StripeGroup};
+use crate::geometry::{MemberIndex, StripeGroup};
 use crate::recovery::recompute_sums::RecomputedSums;
 use crate::recovery::replay_log::Record;
 use crate::state::lost::listable;
@@ -283,12 +283,11 @@ impl<'a, E: Env> Replay<'a, E> {
     fn is_complete(&self, record: &Record) -> bool {
         let geometry = &self.shared.geometry;
         let offset = record.entries.first().map_or(0, |entry| entry.offset);
-        let is_named = |bits: u64, role: Role| bits >> role & 1 == 1;
         (0..geometry.strips()).all(|role| {
             let there =
                 self.drive(geometry.member(record.stripe_group, offset, role), Some(MemberState::InSync)).is_some();
-            let silent = is_named(record.holders, role) && !record.found.contains_key(&role);
-            !there || (is_named(record.in_sync, role) && !silent)
+            let silent = record.holders.contains(role) && !record.found.contains_key(&role);
+            !there || (record.in_sync.contains(role) && !silent)
         })
     }
 

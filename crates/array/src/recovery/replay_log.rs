@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry as Slot;
 
 use drive::{BlockError, BufMut, Drive, Env, join_all};
 use format::log::{Entry, Frame, LogShape, Part};
-use format::{BLOCK, MemberState, Region};
+use format::{BLOCK, MemberState, Region, RoleSet};
 
 use crate::drives::bounded::Bounded;
 use crate::geometry::{MemberIndex, Role, StripeGroup};
@@ -25,8 +25,8 @@ const MEMBERS_AT_ONCE: usize = 4;
 /// A record, assembled from the parts that were found.
 pub(crate) struct Record {
     pub stripe_group: StripeGroup,
-    pub holders: u64,
-    pub in_sync: u64,
+    pub holders: RoleSet,
+    pub in_sync: RoleSet,
     pub entries: Vec<Entry>,
     pub whole: bool,
     /// Completed: its strips are written, data and parity.
@@ -183,7 +183,7 @@ impl<E: Env> Replay<'_, E> {
                 silent.contains(&geometry.member(record.stripe_group, offset, role))
                     && !record.found.contains_key(&role)
             });
-            record.holders &= !excused.fold(0, |bits, role| bits | 1 << role);
+            record.holders = record.holders - excused.collect();
         }
         Ok(records)
     }

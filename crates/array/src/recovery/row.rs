@@ -64,14 +64,14 @@ impl<E: Env> Replay<'_, E> {
         let is_damaged = join_all(strips.iter().enumerate().map(|(role, strip)| async move {
             let named = entry.overwritten | entry.in_parity;
             let ((member, Some(drive)), Some(bytes)) = (in_sync(role), strip) else { return false };
-            role < geometry.data && named >> role & 1 == 0 && !self.is_genuine(member, drive, offset, bytes).await
+            role < geometry.data && !named.contains(role) && !self.is_genuine(member, drive, offset, bytes).await
         }));
         let mut suspect: Vec<Option<BufMut>> = Vec::with_capacity(strips.len());
         for (role, is_damaged) in is_damaged.await.into_iter().enumerate() {
             if is_damaged {
                 self.look_after(in_sync(role).0).await?;
             }
-            let suspects = is_damaged || (!completed && entry.in_parity >> role & 1 == 1);
+            let suspects = is_damaged || (!completed && entry.in_parity.contains(role));
             suspect.push(if suspects { strips[role].take() } else { None });
         }
         Ok(Row { strips, suspect })

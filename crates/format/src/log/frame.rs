@@ -20,6 +20,7 @@ use std::ops::Range;
 
 pub use self::decode::FrameError;
 pub use self::encode::{EXCEPTIONS_MAX, encode_checkpoint, encode_frame, encode_frame_meta, frame_len, frame_meta_len};
+use crate::RoleSet;
 use crate::layout::Layout;
 use crate::shape::Shape;
 
@@ -52,12 +53,12 @@ pub struct Entry {
     pub offset: u64,
     /// Number of member offsets.
     pub len: u32,
-    /// Data strips that are overwritten in place, one bit each. The partial parity excludes them.
-    pub overwritten: u64,
-    /// Data strips carried in parity, one bit each: their drive lacked them or could not read them.
+    /// Data strips that are overwritten in place. The partial parity excludes them.
+    pub overwritten: RoleSet,
+    /// Data strips carried in parity: their drive lacked them or could not read them.
     /// Their content, new where it changes, is only in the partial parity. Disjoint from
     /// `overwritten`.
-    pub in_parity: u64,
+    pub in_parity: RoleSet,
     /// CRC-32C of the new content of each piece of [`FrameHead::piece_bytes`] member offsets: first
     /// the overwritten data strips in order, then all parity strips. Empty if a single overwritten
     /// strip decides alone.
@@ -73,10 +74,10 @@ pub struct PartData<'a> {
     pub stripe_group: u64,
     /// Strips whose members hold a part of the record, one bit for each strip of the stripe, data
     /// strips first.
-    pub holders: u64,
+    pub holders: RoleSet,
     /// Strips whose members are in sync, one bit each. If a member is in sync now and was not then,
     /// a rebuild has ended since, and the record needs no recovery.
-    pub in_sync: u64,
+    pub in_sync: RoleSet,
     /// The strip of this member.
     pub role: u16,
     /// Identical in all parts of the record.
@@ -98,9 +99,9 @@ pub struct Part {
     /// See [`PartData::stripe_group`].
     pub stripe_group: u64,
     /// See [`PartData::holders`].
-    pub holders: u64,
+    pub holders: RoleSet,
     /// See [`PartData::in_sync`].
-    pub in_sync: u64,
+    pub in_sync: RoleSet,
     /// See [`PartData::role`].
     pub role: u16,
     /// See [`PartData::entries`].
@@ -165,13 +166,13 @@ impl LogShape {
 impl Entry {
     /// The entry only says that older records for these member offsets do not apply any more.
     pub fn is_void(&self) -> bool {
-        self.overwritten | self.in_parity == 0
+        (self.overwritten | self.in_parity).is_empty()
     }
 
     /// The payload has the partial parity of this entry. That is so if some data strip is not
     /// overwritten; else the partial parity is zero. `data` is the number of data strips.
     pub fn has_base(&self, data: usize) -> bool {
-        !self.is_void() && self.overwritten.count_ones() < data as u32
+        !self.is_void() && self.overwritten.len() < data
     }
 
     /// Bytes of this entry in the payload of a role's part. A *whole* record has new content in all

@@ -4,7 +4,7 @@ use format::log::{
     Entry, Frame, FrameError, FrameHead, LOST_RANGES_MAX, LOST_SLOT_BYTES, LogShape, LostBlocks, LostError, PartData,
     encode_frame, frame_len,
 };
-use format::{BLOCK, Uuid};
+use format::{BLOCK, RoleSet, Uuid};
 
 use super::samples::ARRAY;
 use super::seal::{self, Mode};
@@ -55,8 +55,10 @@ pub(super) const LOST: Target = Target {
 };
 
 fn seeds() -> Vec<Seed> {
-    let entry =
-        |offset, len, overwritten, in_parity, checksums| Entry { offset, len, overwritten, in_parity, checksums };
+    let entry = |offset, len, overwritten, in_parity, checksums| {
+        let (overwritten, in_parity) = (RoleSet::from_bits(overwritten), RoleSet::from_bits(in_parity));
+        Entry { offset, len, overwritten, in_parity, checksums }
+    };
     let entries = [
         entry(8192, 128, 0b0001, 0, vec![]),
         entry(12288, 64, 0b0011, 0b1000, vec![1, 2, 3, 4]),
@@ -67,8 +69,8 @@ fn seeds() -> Vec<Seed> {
     let part = |role| PartData {
         sequence: 7,
         stripe_group: 9,
-        holders: 0b11_0000,
-        in_sync: 0b11_1110,
+        holders: RoleSet::from_bits(0b11_0000),
+        in_sync: RoleSet::from_bits(0b11_1110),
         role,
         whole: false,
         entries: &entries,
@@ -78,8 +80,8 @@ fn seeds() -> Vec<Seed> {
     let copy = PartData {
         sequence: 1,
         stripe_group: 0,
-        holders: 0b11,
-        in_sync: 0b11,
+        holders: RoleSet::below(2),
+        in_sync: RoleSet::below(2),
         role: 0,
         whole: false,
         entries: &copies,
@@ -178,8 +180,8 @@ fn check(frame: &Frame, bytes: &[u8], shape: &LogShape) {
     assert!(frame.len >= BLOCK && frame.len.is_multiple_of(BLOCK) && frame.len <= bytes.len());
     for part in &frame.parts {
         assert!(part.payload.start <= part.payload.end && part.payload.end <= frame.len);
-        assert!(usize::from(part.role) < strips && part.holders >> part.role & 1 == 1);
-        assert!(strips == 64 || part.holders >> strips == 0);
+        assert!(usize::from(part.role) < strips && part.holders.contains(part.role.into()));
+        assert!((part.holders - RoleSet::below(strips)).is_empty());
         assert!(part.stripe_group < shape.stripe_groups);
         let base: usize = part
             .entries
@@ -192,10 +194,13 @@ fn check(frame: &Frame, bytes: &[u8], shape: &LogShape) {
             let end = entry.offset.checked_add(entry.len.into()).expect("an entry ends");
             assert!(entry.len > 0 && end <= shape.stripe_group_bytes);
             assert_eq!(entry.offset / shape.strip_bytes, (end - 1) / shape.strip_bytes, "an entry lies in one strip");
-            assert!(entry.overwritten & entry.in_parity == 0 && (entry.overwritten | entry.in_parity) >> data == 0);
+            assert!(
+                (entry.overwritten & entry.in_parity).is_empty()
+                    && ((entry.overwritten | entry.in_parity) - RoleSet::below(data)).is_empty()
+            );
             assert!(!entry.is_void() || entry.checksums.is_empty());
             let pieces = entry.len.div_ceil(frame.head.piece_bytes) as usize;
-            let sums = pieces * (entry.overwritten.count_ones() as usize + strips - data);
+            let sums = pieces * (entry.overwritten.len() + strips - data);
             assert!([0, sums].contains(&entry.checksums.len()));
         }
     }

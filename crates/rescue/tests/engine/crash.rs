@@ -86,7 +86,7 @@ fn in_flight(images: &[Image], geometry: &Geometry) -> BTreeSet<(usize, u64)> {
             let stripe_group = StripeGroup(part.stripe_group);
             for entry in &part.entries {
                 let changes =
-                    |role: &usize| *role >= geometry.data || (entry.overwritten | entry.in_parity) >> *role & 1 == 1;
+                    |role: &usize| *role >= geometry.data || (entry.overwritten | entry.in_parity).contains(*role);
                 for offset in (entry.offset..entry.offset + u64::from(entry.len)).step_by(4096) {
                     let slots =
                         (0..geometry.strips()).filter(changes).map(|role| geometry.member(stripe_group, offset, role));

@@ -9,6 +9,7 @@ use zerocopy::FromBytes;
 use super::disk::{CRC_FIELD, DiskEntry, DiskHead, DiskPart, FLAG_WHOLE, MAGIC};
 use super::{Entry, FRAME_VERSION, Frame, FrameHead, LogShape, Part};
 use crate::BLOCK;
+use crate::RoleSet;
 use crate::checksum::crc32c_without;
 use crate::uuid::Uuid;
 
@@ -160,8 +161,8 @@ fn decode_part<'a>(
     if payload.start < payloads.start || payload.end > payloads.end || payload.len() != payload_len {
         return Err(invalid("payload"));
     }
-    let (holders, strips) = (disk.holders.get(), shape.strips);
-    if usize::from(role) >= strips || holders >> role & 1 == 0 || !below(holders, strips) {
+    let (holders, strips) = (RoleSet::from_bits(disk.holders.get()), shape.strips);
+    if usize::from(role) >= strips || !holders.contains(role.into()) || !below(holders, strips) {
         return Err(invalid("holders"));
     }
     if disk.stripe_group.get() >= shape.stripe_groups {
@@ -171,7 +172,7 @@ fn decode_part<'a>(
         sequence: disk.sequence.get(),
         stripe_group: disk.stripe_group.get(),
         holders,
-        in_sync: disk.in_sync.get(),
+        in_sync: RoleSet::from_bits(disk.in_sync.get()),
         role,
         entries,
         whole,
@@ -180,9 +181,9 @@ fn decode_part<'a>(
     Ok((part, rest))
 }
 
-/// Whether no bit from `count` on is set.
-fn below(bits: u64, count: usize) -> bool {
-    count >= 64 || bits >> count == 0
+/// Whether all strips are among the first `count`.
+fn below(strips: RoleSet, count: usize) -> bool {
+    (strips - RoleSet::below(count)).is_empty()
 }
 
 fn decode_entry<'a>(bytes: &'a [u8], piece_bytes: u32, shape: &LogShape) -> Result<(Entry, &'a [u8]), FrameError> {
@@ -192,15 +193,15 @@ fn decode_entry<'a>(bytes: &'a [u8], piece_bytes: u32, shape: &LogShape) -> Resu
     let entry = Entry {
         offset: disk.offset.get(),
         len: disk.len.get(),
-        overwritten: disk.overwritten.get(),
-        in_parity: disk.in_parity.get(),
+        overwritten: RoleSet::from_bits(disk.overwritten.get()),
+        in_parity: RoleSet::from_bits(disk.in_parity.get()),
         checksums: sums.chunks_exact(4).map(|sum| u32::from_le_bytes(sum.try_into().expect("four bytes"))).collect(),
     };
     let parity_strips = shape.strips - shape.data_strips;
-    let expected = entry.pieces(piece_bytes) * (entry.overwritten.count_ones() as usize + parity_strips);
+    let expected = entry.pieces(piece_bytes) * (entry.overwritten.len() + parity_strips);
     let right = shape.holds(&entry)
         && below(entry.overwritten | entry.in_parity, shape.data_strips)
-        && entry.overwritten & entry.in_parity == 0
+        && (entry.overwritten & entry.in_parity).is_empty()
         && (count == 0 || (count == expected && !entry.is_void()));
     if right { Ok((entry, &rest[sums.len()..])) } else { Err(invalid("entries")) }
 }

@@ -125,8 +125,8 @@ fn disk_part(part: &PartData<'_>, payload_at: usize) -> DiskPart {
     let mut disk = DiskPart::new_zeroed();
     disk.sequence = part.sequence.into();
     disk.stripe_group = part.stripe_group.into();
-    disk.holders = part.holders.into();
-    disk.in_sync = part.in_sync.into();
+    disk.holders = part.holders.bits().into();
+    disk.in_sync = part.in_sync.bits().into();
     disk.role = part.role.into();
     disk.entries = (part.entries.len() as u16).into();
     disk.payload_offset = (payload_at as u32).into();
@@ -140,7 +140,7 @@ fn disk_entry(entry: &Entry) -> DiskEntry {
     disk.offset = entry.offset.into();
     disk.len = entry.len.into();
     disk.checksums = (entry.checksums.len() as u32).into();
-    disk.overwritten = entry.overwritten.into();
-    disk.in_parity = entry.in_parity.into();
+    disk.overwritten = entry.overwritten.bits().into();
+    disk.in_parity = entry.in_parity.bits().into();
     disk
 }

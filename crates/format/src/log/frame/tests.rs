@@ -3,6 +3,7 @@
 use super::disk::CRC_FIELD;
 use super::*;
 use crate::BLOCK;
+use crate::RoleSet;
 use crate::checksum::crc32c_without;
 use crate::uuid::Uuid;
 
@@ -12,9 +13,27 @@ const SHAPE: LogShape =
 
 fn entries() -> Vec<Entry> {
     vec![
-        Entry { offset: 8192, len: 4096, overwritten: 0b0001, in_parity: 0, checksums: vec![] },
-        Entry { offset: 12288, len: 512, overwritten: 0b0011, in_parity: 0b1000, checksums: vec![1, 2, 3, 4] },
-        Entry { offset: 16384, len: 8192, overwritten: 0b1111, in_parity: 0, checksums: (0..12).collect() },
+        Entry {
+            offset: 8192,
+            len: 4096,
+            overwritten: RoleSet::from_bits(0b0001),
+            in_parity: RoleSet::EMPTY,
+            checksums: vec![],
+        },
+        Entry {
+            offset: 12288,
+            len: 512,
+            overwritten: RoleSet::from_bits(0b0011),
+            in_parity: RoleSet::from_bits(0b1000),
+            checksums: vec![1, 2, 3, 4],
+        },
+        Entry {
+            offset: 16384,
+            len: 8192,
+            overwritten: RoleSet::from_bits(0b1111),
+            in_parity: RoleSet::EMPTY,
+            checksums: (0..12).collect(),
+        },
     ]
 }
 
@@ -24,8 +43,8 @@ fn sample() -> Vec<u8> {
     let part = |sequence, role| PartData {
         sequence,
         stripe_group: 9,
-        holders: 0b11_0000,
-        in_sync: 0b11_0111,
+        holders: RoleSet::from_bits(0b11_0000),
+        in_sync: RoleSet::from_bits(0b11_0111),
         role,
         entries: &entries,
         whole: false,
@@ -58,7 +77,7 @@ fn a_frame_reads_back_as_it_was_written_whatever_follows_it() {
     assert_eq!((frame.len, frame.parts.len()), (16384, 2));
     for (part, (sequence, role)) in frame.parts.iter().zip([(1, 4), (2, 5)]) {
         assert_eq!((part.sequence, part.stripe_group, part.role), (sequence, 9, role));
-        assert_eq!((part.holders, part.in_sync), (0b11_0000, 0b11_0111));
+        assert_eq!((part.holders.bits(), part.in_sync.bits()), (0b11_0000, 0b11_0111));
         assert_eq!(part.entries, entries());
         let payload = &bytes[part.payload.clone()];
         assert!(payload.len() == 4608 && payload.iter().enumerate().all(|(i, &byte)| byte == i as u8));
