@@ -41,8 +41,8 @@ loads=($!)
 sleep 0.3
 p drive replace tank "$(json '[m["slot"] for m in d["members"] if m["state"]=="faulty"][0]' group show tank)" \
     --with "${DRIVES[1]}" --wipe-foreign --yes
+at_work "the rebuild had begun"
 wait_rebuilt tank
-at_work "the rebuild had ended"
 verified "writes during a rebuild"
 
 # Whatever is there now must survive the loss of two members that were there all along.
