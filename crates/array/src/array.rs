@@ -406,7 +406,7 @@ impl<E: Env> ArrayShard<E> {
         if owner == self.shard {
             self.as_owner(stripe_group, op).await
         } else {
-            self.ask(owner, Request::Unit(stripe_group, op)).await
+            self.ask(owner, Request::OnStripeGroup(stripe_group, op)).await
         }
     }
 
@@ -453,7 +453,7 @@ impl<E: Env> ArrayShard<E> {
         let token = self.next_token.get();
         self.next_token.set(token + 1);
         let (sender, receiver) = oneshot();
-        let is_work = matches!(request, Request::Unit(..));
+        let is_work = matches!(request, Request::OnStripeGroup(..));
         self.gate.asked.set(self.gate.asked.get() + usize::from(is_work));
         self.calls.borrow_mut().insert(token, Call { answer: sender, is_work });
         self.peers.send(shard, Message { from: self.shard, token, body: Body::Request(request) });
@@ -463,10 +463,10 @@ impl<E: Env> ArrayShard<E> {
     async fn serve(self: &Rc<Self>, request: Request) -> Result<Reply, BlockError> {
         match request {
             // The barrier of a stop may have passed this shard while the request was on its way.
-            Request::Unit(..) if self.shared.is_stopped() => Err(BlockError::Stopped),
-            Request::Unit(stripe_group, op) => self.as_owner(stripe_group, op).await,
+            Request::OnStripeGroup(..) if self.shared.is_stopped() => Err(BlockError::Stopped),
+            Request::OnStripeGroup(stripe_group, op) => self.as_owner(stripe_group, op).await,
             Request::Persist => self.persist_map().await.map(|()| Reply::Done),
-            Request::Settle => {
+            Request::CompleteRecords => {
                 // Incomplete writes keep their records open until they are written again.
                 self.retry_writes(|_| true).await?;
                 if let Some(log) = self.log() {

@@ -403,7 +403,7 @@ impl<E: Env> ArrayShard<E> {
 
     async fn call_in_sync(self: &Rc<Self>, fill: Fill, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
         if self.shared.has_log() {
-            let replies = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Settle))).await;
+            let replies = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::CompleteRecords))).await;
             replies.into_iter().try_for_each(|replies| replies.map(drop))?;
             // The member has no part of a record that began while it was leaving, although it was
             // still in sync then. Once it is in sync again, a recovery would expect partial parity

@@ -51,11 +51,11 @@ pub(crate) enum Body {
 #[derive(Debug)]
 pub(crate) enum Request {
     /// To the owner of a stripe group: run an operation on it.
-    Unit(StripeGroup, Op),
+    OnStripeGroup(StripeGroup, Op),
     /// To the leader: make the map durable, and all data it stands for.
     Persist,
     /// To any shard: wait until no record of its log is open.
-    Settle,
+    CompleteRecords,
     /// To any shard: flush, and write a checkpoint record. It says durably that earlier writes to
     /// its stripe groups need no recovery.
     Checkpoint,

@@ -1,5 +1,6 @@
 //! A working member is copied to another drive, and the group has its full redundancy all the time.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use array::{Cause, DriveId, Event, JobKind, JobState, JoinError, MemberIndex};
@@ -75,6 +76,40 @@ fn first_writes_discards_and_rewrites_race_a_copy() {
             group.drives[1].fail();
             work(&group, &mut model, &mut rng, 3, 4).await;
             assert!(group.all_in_sync());
+            verify_with_others_lost(&group, &model, &mut rng, &[1]).await;
+        });
+    }
+}
+
+/// Without a log a write does not wait for the switch. Here most of them are planned with the old
+/// drive, read for a while, and write when the new drive has the slot.
+#[test]
+fn writes_that_were_planned_before_the_switch_reach_the_new_drive() {
+    for seed in seeds(25) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let drives = new_drives(&sim, 4, MIB, 512);
+        let raid5 = shape(Level::Raid5, 4, None, None, None, 4 * KIB);
+        let mut group = Group::create_with(&sim, raid5, Protection::plain(CrashSafety::Off), drives, 2);
+        let mut model = Model::new(group.size());
+        let new = SimDrive::new(&sim.env(), "new", MIB, 512);
+        let id = group.install(new);
+        sim.block_on(work(&group, &mut model, &mut rng, 4, 3));
+        group.drives.iter().for_each(|drive| drive.set_latency(Latency::between(10_000, 1_000_000)));
+        sim.block_on(async {
+            let (mut forks, ended) = ((rng.fork(), rng.fork()), Cell::new(false));
+            let replace = async {
+                begin(&group, id, &mut forks.0).await;
+                group.jobs_end().await;
+                ended.set(true);
+            };
+            let load = async {
+                while !ended.get() {
+                    work(&group, &mut model, &mut forks.1, 1, 12).await;
+                }
+            };
+            both(replace, load).await;
+            assert!(is_replaced(&group, id), "{:?}", group.events.borrow());
             verify_with_others_lost(&group, &model, &mut rng, &[1]).await;
         });
     }
