@@ -57,7 +57,7 @@ async fn group() -> Result<Array<ShardEnv>, Box<dyn Error>> {
     let new = NewGroup {
         array: uuid(255),
         name: "example".into(),
-        shape: Shape::new(Level::Raid6, DRIVES, None, None, None, 64 << 10)?,
+        shape: Shape::of(Level::Raid6, DRIVES).build()?,
         crash_safety: CrashSafety::On,
         checksums: true,
         drives: (1..=DRIVES as u8).map(uuid).collect(),

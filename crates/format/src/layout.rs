@@ -262,7 +262,7 @@ mod tests {
             for members in 2..=64 {
                 for level in Level::ALL {
                     let parity = (level == Level::Nm).then_some(3);
-                    shapes.extend(Shape::new(level, members, parity, None, None, strip));
+                    shapes.extend(Shape::of(level, members).parity(parity).strip_bytes(strip).build());
                 }
             }
         }

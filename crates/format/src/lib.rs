@@ -52,7 +52,7 @@ pub use map::{
 pub use role_set::RoleSet;
 pub use shape::{
     DEFAULT_STRIP_BYTES, Level, MEMBERS_MAX, MEMBERS_MIN, PARITY_MAX, STRIP_BYTES_MAX, STRIP_BYTES_MIN, Shape,
-    ShapeError, UnknownLevel,
+    ShapeBuilder, ShapeError, UnknownLevel,
 };
 pub use superblock::{
     Copies, CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, RUNS_BEFORE, Rebuild, Role, Run, Runs,

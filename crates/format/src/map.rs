@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn slots_of_all_blocks_lie_in_the_map_region_and_nowhere_twice() {
-        let shape = Shape::new(Level::Raid5, 3, None, None, None, 4096).unwrap();
+        let shape = Shape::of(Level::Raid5, 3).strip_bytes(4096).build().unwrap();
         let layout = Layout::plan(&shape, 16 << 30, false).unwrap();
         let count = map_block_count(layout.chunk_count);
         assert!(count > 1);

@@ -1,14 +1,18 @@
 //! How a group spreads its data over its members.
 //!
-//! Invariants of a [`Shape`] (kept by [`Shape::new`], verified by [`Shape::check`]):
+//! Invariants of a [`Shape`] (kept by [`ShapeBuilder`], verified by [`Shape::check`]):
 //! 1. `members` is 1 to 64 and divisible by `sets`. Only RAID 0 allows a single member.
 //! 2. In each set, any `parity` members may be lost.
 //! 3. `strip_bytes` is a power of two from 4 KiB to 1 MiB.
+
+mod builder;
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
+
+pub use self::builder::ShapeBuilder;
 
 /// Fewest members of a group. Only RAID 0 may have one.
 pub const MEMBERS_MIN: u16 = 1;
@@ -222,7 +226,7 @@ pub enum ShapeError {
         /// Strip size asked for, in bytes.
         strip_bytes: u32,
     },
-    /// The fields contradict each other; [`Shape::new`] never returns such a shape.
+    /// The fields contradict each other; a [`ShapeBuilder`] never makes such a shape.
     #[error("the fields of this {level} shape contradict each other")]
     Contradiction {
         /// The level.
@@ -231,66 +235,22 @@ pub enum ShapeError {
 }
 
 impl Shape {
-    /// Checks all rules and fills in omitted numbers.
-    ///
-    /// `parity` is M of level `nm`, `copies` those of `raid10` (default 2), `sets` those of
-    /// `raid50` and `raid60` (default 2). A number that the level fixes may be omitted, or given
-    /// with that value.
-    ///
-    /// # Errors
-    /// The first rule that is broken, as one sentence.
+    /// Begins a shape. Its [`build`](ShapeBuilder::build) checks all rules and fills in omitted
+    /// numbers.
     ///
     /// # Examples
     /// ```
     /// use format::{Level, Shape};
-    /// let shape = Shape::new(Level::Raid60, 12, None, None, Some(2), 64 << 10)?;
+    /// let shape = Shape::of(Level::Raid60, 12).sets(2).strip_bytes(64 << 10).build()?;
     /// assert_eq!((shape.members_per_set(), shape.data_per_set(), shape.survives()), (6, 4, 2));
+    /// assert_eq!(Shape::of(Level::Raid60, 12).build(), Ok(shape), "these are the defaults");
     /// # Ok::<(), format::ShapeError>(())
     /// ```
-    pub fn new(
-        level: Level,
-        members: u16,
-        parity: Option<u8>,
-        copies: Option<u8>,
-        sets: Option<u16>,
-        strip_bytes: u32,
-    ) -> Result<Shape, ShapeError> {
-        if !(MEMBERS_MIN..=MEMBERS_MAX).contains(&members) {
-            return Err(ShapeError::Members { members });
-        }
-        if !strip_bytes.is_power_of_two() || !(STRIP_BYTES_MIN..=STRIP_BYTES_MAX).contains(&strip_bytes) {
-            return Err(ShapeError::Strip { strip_bytes });
-        }
-        if copies.is_some() && !level.is_mirror() {
-            return Err(ShapeError::NotForLevel { level, what: "copies", fixed: None });
-        }
-        let sets_chosen = sets;
-        let (sets, parity_count) = match level {
-            Level::Raid0 => (1, 0),
-            Level::Raid1 => (1, raid1_copies(members, copies)? - 1),
-            Level::Raid10 => raid10(members, copies)?,
-            Level::Raid5 => (1, 1),
-            Level::Raid6 => (1, 2),
-            Level::Raid7 => (1, 3),
-            Level::Nm => (1, nm_parity(parity)?),
-            Level::Raid50 => (nested_sets(level, members, sets)?, 1),
-            Level::Raid60 => (nested_sets(level, members, sets)?, 2),
-        };
-        if sets_chosen.is_some_and(|chosen| chosen != sets) {
-            return Err(ShapeError::NotForLevel { level, what: "sets", fixed: Some(sets) });
-        }
-        if parity.is_some_and(|chosen| level.is_mirror() || chosen != parity_count) {
-            let fixed = (!level.is_mirror()).then_some(u16::from(parity_count));
-            return Err(ShapeError::NotForLevel { level, what: "parity", fixed });
-        }
-        let (need, have) = (members_min_of_set(level, parity_count), members / sets);
-        if have < need {
-            return Err(ShapeError::TooFewMembers { level, need, have, per_set: sets > 1 });
-        }
-        Ok(Shape { level, members, sets, parity_count, strip_bytes })
+    pub fn of(level: Level, members: u16) -> ShapeBuilder {
+        ShapeBuilder::new(level, members)
     }
 
-    /// Checks that the fields are what [`Shape::new`] would have returned.
+    /// Checks that the fields are what [`Shape::of`] makes of them.
     ///
     /// # Errors
     /// The first rule that is broken.
@@ -298,7 +258,8 @@ impl Shape {
         let Shape { level, members, sets, parity_count, strip_bytes } = *self;
         let parity = (!level.is_mirror()).then_some(parity_count);
         let copies = level.is_mirror().then_some(parity_count.saturating_add(1));
-        let same = Shape::new(level, members, parity, copies, Some(sets), strip_bytes)?;
+        let same =
+            Shape::of(level, members).parity(parity).copies(copies).sets(sets).strip_bytes(strip_bytes).build()?;
         if same == *self { Ok(()) } else { Err(ShapeError::Contradiction { level }) }
     }
 
@@ -347,65 +308,12 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Fewest members of one set: two data strips besides the parity, or all copies of a mirror. RAID 0
-/// may have one drive: a group for its volumes, without redundancy.
-fn members_min_of_set(level: Level, parity_count: u8) -> u16 {
-    match level {
-        Level::Raid0 => 1,
-        _ if level.is_mirror() => u16::from(parity_count) + 1,
-        _ => u16::from(parity_count) + 2,
-    }
-}
-
-fn raid1_copies(members: u16, copies: Option<u8>) -> Result<u8, ShapeError> {
-    if let Some(copies) = copies.filter(|&copies| u16::from(copies) != members) {
-        return Err(ShapeError::CopiesAreMembers { members, copies });
-    }
-    match u8::try_from(members) {
-        Ok(copies) if (2..=COPIES_MAX).contains(&copies) => Ok(copies),
-        _ => Err(ShapeError::Copies { level: Level::Raid1, copies: members }),
-    }
-}
-
-fn raid10(members: u16, copies: Option<u8>) -> Result<(u16, u8), ShapeError> {
-    let level = Level::Raid10;
-    let copies = copies.unwrap_or(2);
-    if !(2..=COPIES_MAX).contains(&copies) {
-        return Err(ShapeError::Copies { level, copies: u16::from(copies) });
-    }
-    let width = u16::from(copies);
-    if !members.is_multiple_of(width) {
-        return Err(ShapeError::NotDivisible { members, parts: width, what: "copies" });
-    }
-    match members / width {
-        sets @ 2.. => Ok((sets, copies - 1)),
-        sets => Err(ShapeError::Sets { level, sets }),
-    }
-}
-
-fn nm_parity(parity: Option<u8>) -> Result<u8, ShapeError> {
-    parity.filter(|parity| (1..=PARITY_MAX).contains(parity)).ok_or(ShapeError::Parity { given: parity })
-}
-
-fn nested_sets(level: Level, members: u16, sets: Option<u16>) -> Result<u16, ShapeError> {
-    let sets = sets.unwrap_or(2);
-    if sets < 2 {
-        return Err(ShapeError::Sets { level, sets });
-    }
-    if !members.is_multiple_of(sets) {
-        return Err(ShapeError::NotDivisible { members, parts: sets, what: "sets" });
-    }
-    Ok(sets)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const STRIP: u32 = 64 << 10;
-
     fn shape(level: Level, members: u16, sets: Option<u16>) -> Result<Shape, ShapeError> {
-        Shape::new(level, members, None, None, sets, STRIP)
+        Shape::of(level, members).sets(sets).build()
     }
 
     #[test]
@@ -431,8 +339,8 @@ mod tests {
         assert_eq!((alone.data_per_set(), alone.survives(), alone.check()), (1, 0, Ok(())));
         let levels = [Level::Raid1, Level::Raid10, Level::Raid5, Level::Raid6, Level::Raid7, Level::Raid50];
         levels.into_iter().for_each(|level| assert!(shape(level, 1, None).is_err(), "{level}"));
-        assert!(Shape::new(Level::Raid1, 1, None, Some(1), None, STRIP).is_err());
-        assert!(Shape::new(Level::Nm, 1, Some(1), None, None, STRIP).is_err());
+        assert!(Shape::of(Level::Raid1, 1).copies(1).build().is_err());
+        assert!(Shape::of(Level::Nm, 1).parity(1).build().is_err());
     }
 
     #[test]
@@ -442,7 +350,7 @@ mod tests {
             assert_eq!((shape.data_per_set(), shape.survives()), (1, usize::from(members) - 1));
         }
         assert!(shape(Level::Raid1, 5, None).is_err());
-        let raid10 = |members, copies| Shape::new(Level::Raid10, members, None, copies, None, STRIP);
+        let raid10 = |members, copies: Option<u8>| Shape::of(Level::Raid10, members).copies(copies).build();
         assert_eq!(raid10(4, None).unwrap().sets, 2);
         assert_eq!(raid10(12, Some(4)).unwrap().survives(), 3);
         assert!(raid10(5, None).is_err() && raid10(2, None).is_err() && raid10(10, Some(5)).is_err());
@@ -451,7 +359,7 @@ mod tests {
 
     #[test]
     fn nm_must_say_its_parity_and_keeps_two_data_members() {
-        let nm = |members, parity| Shape::new(Level::Nm, members, parity, None, None, STRIP);
+        let nm = |members, parity: Option<u8>| Shape::of(Level::Nm, members).parity(parity).build();
         assert_eq!(nm(10, None), Err(ShapeError::Parity { given: None }));
         assert!(nm(10, Some(0)).is_err() && nm(11, Some(9)).is_err() && nm(9, Some(8)).is_err());
         assert_eq!(nm(10, Some(8)).unwrap().data_per_set(), 2);
@@ -460,9 +368,9 @@ mod tests {
 
     #[test]
     fn numbers_a_level_does_not_have_are_refused_and_agreeing_ones_are_taken() {
-        let raid6 = |parity, copies, sets| Shape::new(Level::Raid6, 6, parity, copies, sets, STRIP);
-        assert_eq!(raid6(Some(2), None, Some(1)), raid6(None, None, None));
-        for wrong in [raid6(Some(3), None, None), raid6(None, Some(2), None), raid6(None, None, Some(2))] {
+        let raid6 = Shape::of(Level::Raid6, 6);
+        assert_eq!(raid6.parity(2).sets(1).build(), raid6.build());
+        for wrong in [raid6.parity(3), raid6.copies(2), raid6.sets(2)].map(ShapeBuilder::build) {
             assert!(matches!(wrong, Err(ShapeError::NotForLevel { .. })), "{wrong:?}");
         }
     }
@@ -470,10 +378,10 @@ mod tests {
     #[test]
     fn the_strip_is_a_power_of_two_from_4_kib_to_1_mib() {
         for strip in [0, 1, 2048, 4097, 12288, 2 << 20] {
-            assert!(Shape::new(Level::Raid0, 2, None, None, None, strip).is_err(), "{strip}");
+            assert!(Shape::of(Level::Raid0, 2).strip_bytes(strip).build().is_err(), "{strip}");
         }
         for strip in (12..=20).map(|power| 1 << power) {
-            assert!(Shape::new(Level::Raid0, 2, None, None, None, strip).is_ok(), "{strip}");
+            assert!(Shape::of(Level::Raid0, 2).strip_bytes(strip).build().is_ok(), "{strip}");
         }
     }
 
@@ -484,7 +392,7 @@ mod tests {
             for (members, sets, parity_count) in
                 (0..70).flat_map(|members| (0..6).flat_map(move |sets| (0..10).map(move |m| (members, sets, m))))
             {
-                let shape = Shape { level, members, sets, parity_count, strip_bytes: STRIP };
+                let shape = Shape { level, members, sets, parity_count, strip_bytes: DEFAULT_STRIP_BYTES };
                 if shape.check().is_ok() {
                     valid += 1;
                     assert!(
@@ -514,9 +422,9 @@ mod tests {
         let sentence = |result: Result<Shape, ShapeError>| result.unwrap_err().to_string();
         assert_eq!(sentence(shape(Level::Raid5, 2, None)), "raid5 needs at least 3 members, not 2");
         assert_eq!(sentence(shape(Level::Raid50, 4, None)), "raid50 needs at least 3 members in each set, not 2");
-        assert_eq!(sentence(Shape::new(Level::Nm, 4, None, None, None, STRIP)), "nm needs a parity of 1 to 8");
+        assert_eq!(sentence(Shape::of(Level::Nm, 4).build()), "nm needs a parity of 1 to 8");
         assert_eq!(
-            sentence(Shape::new(Level::Raid5, 4, Some(2), None, None, STRIP)),
+            sentence(Shape::of(Level::Raid5, 4).parity(2).build()),
             "raid5 has no choice of parity: leave it out (it is 1)"
         );
         assert_eq!(

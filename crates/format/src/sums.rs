@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn every_block_of_data_has_a_sum_of_its_own_inside_the_region() {
-        let shape = Shape::new(Level::Raid5, 3, None, None, None, 64 << 10).unwrap();
+        let shape = Shape::of(Level::Raid5, 3).strip_bytes(64 << 10).build().unwrap();
         let layout = Layout::plan(&shape, 64 << 20, true).unwrap();
         let region = layout.checksums.unwrap();
         let mut last = None;

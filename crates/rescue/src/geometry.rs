@@ -86,14 +86,14 @@ mod tests {
     use super::*;
     use format::Level;
 
-    fn geometry(level: Level, members: u16, sets: Option<u16>) -> Geometry {
-        let shape = Shape::new(level, members, None, None, sets, 65536).unwrap();
+    fn geometry(level: Level, members: u16) -> Geometry {
+        let shape = Shape::of(level, members).strip_bytes(65536).build().unwrap();
         Geometry::new(&shape, &Layout::plan(&shape, 64 << 20, false).unwrap())
     }
 
     #[test]
     fn the_example_of_the_document_lies_where_it_says() {
-        let raid5 = geometry(Level::Raid5, 3, None);
+        let raid5 = geometry(Level::Raid5, 3);
         let place = raid5.locate(200_000);
         assert_eq!(place, StripPlace { set: 0, strip: 1, offset: 65536 + 3392 });
         assert_eq!(raid5.slot_of(0, place.offset, 1), 0);
@@ -103,10 +103,8 @@ mod tests {
 
     #[test]
     fn each_row_uses_every_member_of_its_set_once() {
-        for (level, members, sets) in
-            [(Level::Raid0, 3, None), (Level::Raid1, 3, None), (Level::Raid6, 6, None), (Level::Raid50, 8, Some(2))]
-        {
-            let geometry = geometry(level, members, sets);
+        for (level, members) in [(Level::Raid0, 3), (Level::Raid1, 3), (Level::Raid6, 6), (Level::Raid50, 8)] {
+            let geometry = geometry(level, members);
             for set in 0..geometry.sets {
                 for row in 0..10 {
                     let count = geometry.data_count + geometry.parity_count;
@@ -122,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_stripe_starts_at_its_first_data_strip() {
-        let geometry = geometry(Level::Raid50, 8, Some(2));
+        let geometry = geometry(Level::Raid50, 8);
         for logical in (0..40u64 << 20).step_by(12_345) {
             let place = geometry.locate(logical);
             let start = geometry.stripe_start(place.set, place.offset);

@@ -72,7 +72,7 @@ fn measure_group(level: Level, reads_of_ten: u64) -> (f64, f64) {
         let info = DriveOptions::new(&format!("d{index}"), DRIVE_BYTES, 4096);
         SimDrive::with_options(&env, DriveOptions { latency: Latency::IMMEDIATE, ..info })
     };
-    let shape = shape(level, 4, None, None, None, 64 * KIB);
+    let shape = shape(level, 4, 64 * KIB);
     let group = Group::create_with(&sim, shape, Protection::plain(CrashSafety::Off), (0..4).map(drive).collect(), 1);
     let array = group.leader().clone();
     let size = group.size();

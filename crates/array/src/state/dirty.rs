@@ -215,7 +215,7 @@ mod tests {
     const DRIVE: DriveId = DriveId(9);
 
     fn group() -> DirtyRegions {
-        let shape = Shape::new(Level::Raid5, 3, None, None, None, 64 << 10).expect("a shape");
+        let shape = Shape::of(Level::Raid5, 3).strip_bytes(64 << 10).build().expect("a shape");
         let layout = Layout::plan(&shape, 1 << 30, true).expect("a layout");
         DirtyRegions::new(&Geometry::new(&shape, &layout, 4096))
     }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use api::{ErrorCode, GroupCreate};
-use format::{DEFAULT_STRIP_BYTES, Level, Shape};
+use format::{Level, Shape};
 
 use super::control::{Answer, ControlError};
 
@@ -34,15 +34,13 @@ fn level(level: api::Level) -> Answer<Level> {
 /// # Errors
 /// [`ErrorCode::Invalid`], with the sentence of the violated rule.
 pub(super) fn shape(request: &GroupCreate) -> Answer<Shape> {
-    Shape::new(
-        level(request.level)?,
-        narrow("number of drives", request.drives.len())?,
-        request.parity.map(|parity| narrow("parity", parity)).transpose()?,
-        request.copies.map(|copies| narrow("number of copies", copies)).transpose()?,
-        request.sets.map(|sets| narrow("number of sets", sets)).transpose()?,
-        request.strip_bytes.map_or(Ok(DEFAULT_STRIP_BYTES), |bytes| narrow("strip size", bytes))?,
-    )
-    .map_err(|error| ControlError::new(ErrorCode::Invalid, error.to_string()))
+    Shape::of(level(request.level)?, narrow("number of drives", request.drives.len())?)
+        .parity(request.parity.map(|parity| narrow("parity", parity)).transpose()?)
+        .copies(request.copies.map(|copies| narrow("number of copies", copies)).transpose()?)
+        .sets(request.sets.map(|sets| narrow("number of sets", sets)).transpose()?)
+        .strip_bytes(request.strip_bytes.map(|bytes| narrow("strip size", bytes)).transpose()?)
+        .build()
+        .map_err(|error| ControlError::new(ErrorCode::Invalid, error.to_string()))
 }
 
 /// A number in the width that the format uses. A number that does not fit violates every rule.

@@ -78,9 +78,7 @@ impl Bench {
 
     pub async fn try_create(&self, engine: &Engine, request: GroupCreate) -> Result<Group, ControlError> {
         request.validate().unwrap();
-        let level = request.level.to_string().parse::<format::Level>().unwrap();
-        let strip = request.strip_bytes.unwrap() as u32;
-        let shape = format::Shape::new(level, request.drives.len() as u16, None, None, None, strip).unwrap();
+        let shape = shape_of(&request);
         Ok(engine.group_create(request, shape).await?.object.unwrap())
     }
 
@@ -90,6 +88,13 @@ impl Bench {
         let file = std::fs::OpenOptions::new().write(true).open(self.drive(drive)).unwrap();
         file.write_all_at(&[0xA5; 4096], offset).unwrap();
     }
+}
+
+/// The shape that a request for a group asks for.
+pub fn shape_of(request: &GroupCreate) -> format::Shape {
+    let level = request.level.to_string().parse::<format::Level>().unwrap();
+    let members = request.drives.len() as u16;
+    format::Shape::of(level, members).strip_bytes(request.strip_bytes.unwrap() as u32).build().unwrap()
 }
 
 impl Drop for Bench {

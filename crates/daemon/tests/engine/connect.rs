@@ -109,8 +109,9 @@ async fn a_namespace_that_somebody_here_has_is_refused() {
         drives: vec![target.drive(&networks[1], number), bench.drive("near")],
         ..bench.request("tank", Level::Raid1, 2)
     };
-    let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
-    let member = engine.group_create(request(1), shape).await.unwrap_err();
+    let taken = request(1);
+    let shape = shape_of(&taken);
+    let member = engine.group_create(taken, shape).await.unwrap_err();
     refused(member, ErrorCode::DriveInUse, "in use by this daemon already");
     bench.create(&engine, request(2)).await;
     let member = connect(&engine, &target.drive(&networks[0], 2), None).await.unwrap_err();

@@ -173,7 +173,7 @@ async fn what_cannot_be_imported_is_refused_with_the_reason_and_lets_go_of_the_d
     let taken = ImportMd { name: Some("kept".into()), ..request(&drives[2..]) };
     assert!(refusal(taken).await.contains("2 of 3 are missing"));
     let group = bench.request("kept", Level::Raid1, 2);
-    let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
+    let shape = shape_of(&group);
     assert_eq!(engine.group_create(group, shape).await.unwrap_err().message, "there is an import \"kept\" already");
     assert_eq!(
         engine.group_stop("kept", GroupStop::default()).await.unwrap_err().message,

@@ -102,7 +102,7 @@ fn a_drive_whose_host_is_not_found_delays_no_other_change() {
         let (own, drives) = (engine.clone(), vec![bench.drive("near"), far.clone()]);
         let request = GroupCreate { drives, ..bench.request("pool", Level::Raid1, 2) };
         let creating = async move {
-            let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
+            let shape = shape_of(&request);
             own.group_create(request, shape).await
         };
         let error = others_go_on(&engine, creating).await.unwrap_err();
@@ -132,7 +132,7 @@ async fn a_target_that_does_not_answer_delays_no_other_change() {
     let (own, drives) = (engine.clone(), vec![bench.drive("near"), far.clone()]);
     let request = GroupCreate { drives, ..bench.request("pool", Level::Raid1, 2) };
     let creating = async move {
-        let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
+        let shape = shape_of(&request);
         own.group_create(request, shape).await
     };
     let error = others_go_on(&engine, creating).await.unwrap_err();

@@ -107,10 +107,10 @@ async fn a_remote_drive_is_one_drive_under_every_address_and_has_several_paths()
     let networks = [target.network(), target.network()];
     let engine = head(&bench).await;
     let request = |drives: Vec<String>| GroupCreate { drives, ..bench.request("tank", Level::Raid1, 2) };
-    let shape = || format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
     let same = request(vec![target.drive(&networks[0], 1), target.drive(&networks[1], 1)]);
     same.validate().unwrap();
-    let error = engine.group_create(same, shape()).await.unwrap_err();
+    let shape = shape_of(&same);
+    let error = engine.group_create(same, shape).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::DriveInUse, "{error}");
     assert!(error.message.contains("maybe under another address"), "{error}");
 
@@ -144,7 +144,7 @@ async fn a_remote_member_that_an_operator_took_out_stays_out_and_what_cannot_be_
     for (drive, code) in [(gone, ErrorCode::Unreachable), (missing, ErrorCode::DriveNotFound)] {
         let request =
             GroupCreate { drives: vec![bench.drive("never"), drive], ..bench.request("tank", Level::Raid1, 2) };
-        let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
+        let shape = shape_of(&request);
         let error = engine.group_create(request, shape).await.unwrap_err();
         assert_eq!(error.code, code, "{error}");
         assert!(!Path::new(&bench.drive("never")).exists(), "nothing is left of it");
@@ -301,7 +301,7 @@ async fn a_shared_drive_is_nobody_elses_and_sharing_is_all_or_nothing() {
         drives: vec![bench.drive("raw-0"), bench.drive("other")],
         ..bench.request("tank", Level::Raid1, 2)
     };
-    let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
+    let shape = shape_of(&request);
     assert_eq!(engine.group_create(request, shape).await.unwrap_err().code, ErrorCode::DriveInUse);
 
     bench.create(&engine, bench.request("tank", Level::Raid1, 2)).await;
@@ -334,7 +334,7 @@ async fn a_remote_drive_authenticates_where_its_target_asks_for_that_and_again_a
     let refused = |drive: String| {
         let request =
             GroupCreate { drives: vec![bench.drive("near"), drive], ..bench.request("tank", Level::Raid1, 2) };
-        let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
+        let shape = shape_of(&request);
         let engine = engine.clone();
         async move { engine.group_create(request, shape).await.unwrap_err().message }
     };

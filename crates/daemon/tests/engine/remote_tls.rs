@@ -77,7 +77,7 @@ fn with_key(drive: &str, key: &Path) -> String {
 /// The error when a mirror with this drive is refused.
 async fn refused(bench: &Bench, engine: &Engine, drive: String) -> String {
     let request = GroupCreate { drives: vec![bench.drive("near"), drive], ..bench.request("no", Level::Raid1, 2) };
-    let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
+    let shape = shape_of(&request);
     engine.group_create(request, shape).await.unwrap_err().message
 }
 

@@ -202,7 +202,7 @@ async fn a_dry_run_leaves_no_trace_on_drives_and_folders() {
     }
     let all = || request.drives.iter().map(|drive| times(drive)).chain([times(&folder)]).collect::<Vec<_>>();
     let plan = async |request: GroupCreate| {
-        let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
+        let shape = shape_of(&request);
         engine.group_create(GroupCreate { dry_run: true, ..request }, shape).await.unwrap().steps
     };
     let before = all();

@@ -319,7 +319,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn sample() -> Superblock {
-        let shape = Shape::new(Level::Raid5, 3, None, None, None, 4096).unwrap();
+        let shape = Shape::of(Level::Raid5, 3).strip_bytes(4096).build().unwrap();
         let layout = Layout::plan(&shape, 1 << 20, false).unwrap();
         let uuid = |n| Uuid::from_bytes([n; 16]);
         let entry = |n| MemberEntry { uuid: uuid(n), state: MemberState::InSync };

@@ -19,7 +19,7 @@ pub fn array() -> Uuid {
 
 /// A superblock that uses every field: six members in every state, two spares, a rebuild under way.
 pub fn superblock() -> Superblock {
-    let shape = Shape::new(Level::Raid6, 6, None, None, None, 64 << 10).expect("a shape");
+    let shape = Shape::of(Level::Raid6, 6).strip_bytes(64 << 10).build().expect("a shape");
     let layout = Layout::plan(&shape, 1 << 40, false).expect("a layout");
     let states = [
         MemberState::InSync,
@@ -59,7 +59,7 @@ pub fn superblock() -> Superblock {
 
 /// The smallest superblock: a mirror of two tiny members, seen by a spare.
 pub fn superblock_of_a_spare() -> Superblock {
-    let shape = Shape::new(Level::Raid1, 2, None, None, None, 4 << 10).expect("a shape");
+    let shape = Shape::of(Level::Raid1, 2).strip_bytes(4 << 10).build().expect("a shape");
     let missing = MemberEntry { uuid: Uuid::NIL, state: MemberState::Missing };
     Superblock {
         name: "m".to_owned(),

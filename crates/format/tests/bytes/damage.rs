@@ -177,7 +177,7 @@ fn any_shape() -> impl Strategy<Value = Shape> {
         let parity = (level == Level::Nm).then_some(parity);
         let copies = (level == Level::Raid10).then_some(sets.min(4) as u8);
         let sets = matches!(level, Level::Raid50 | Level::Raid60).then_some(sets);
-        Shape::new(level, members, parity, copies, sets, 1 << strip).ok()
+        Shape::of(level, members).parity(parity).copies(copies).sets(sets).strip_bytes(1 << strip).build().ok()
     })
 }
 

@@ -62,7 +62,7 @@ fn seeds() -> Vec<Seed> {
         }
         bytes
     };
-    let shape = Shape::new(Level::Raid1, 2, None, None, None, 4096).expect("two copies");
+    let shape = Shape::of(Level::Raid1, 2).strip_bytes(4096).build().expect("two copies");
     let superblock = samples::superblock(shape, 1 << 20).encode();
     vec![
         Seed::new("tiny", image(100, &[(0, b"LUKS\xBA\xBE\0\x02")])),

@@ -162,8 +162,7 @@ fn bases() -> Vec<Base> {
 /// Makes a group with two volumes and some data, whose power failed during writes.
 fn base(seed: u64, level: Level, members: u16, protection: Protection, sector_bytes: u32) -> Base {
     let sim = Sim::new(seed);
-    let sets = (level == Level::Raid60).then_some(2);
-    let shape = shape(level, members, None, None, sets, 16 * KIB);
+    let shape = shape(level, members, 16 * KIB);
     let drives = new_drives(&sim, usize::from(members), MEMBER_BYTES, sector_bytes);
     let group = Group::create_with(&sim, shape, protection, drives, 2);
     let half = group.size() / 2 / BLOCK as u64 * BLOCK as u64;

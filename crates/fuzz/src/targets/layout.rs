@@ -43,8 +43,12 @@ fn run(input: &[u8]) {
     let raw = Shape { level, members, sets: sets.into(), parity_count: parity, strip_bytes };
     let checked = raw.check();
 
-    let made =
-        Shape::new(level, members, option(1, parity), option(2, copies), option(4, sets).map(u16::from), strip_bytes);
+    let made = Shape::of(level, members)
+        .parity(option(1, parity))
+        .copies(option(2, copies))
+        .sets(option(4, sets).map(u16::from))
+        .strip_bytes(strip_bytes)
+        .build();
     let shape = match made {
         Ok(shape) => shape,
         Err(error) => {

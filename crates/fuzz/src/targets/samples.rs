@@ -3,8 +3,8 @@
 use format::{
     Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level, LimitOf,
     LimitRecord, MemberEntry, MemberState, RUNS_BEFORE, Rebuild, RegistrantRecord, ReservationRecord, Role, Run, Runs,
-    SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock, TlsFiles,
-    Uuid, VolumeKind, VolumeRecord,
+    SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, ShapeBuilder,
+    Superblock, TlsFiles, Uuid, VolumeKind, VolumeRecord,
 };
 
 pub(super) const ARRAY: Uuid = Uuid::from_bytes(*b"an array's uuid.");
@@ -39,10 +39,9 @@ pub(super) fn superblock(shape: Shape, member_bytes: u64) -> Superblock {
 
 /// Superblocks of all kinds, with names.
 pub(super) fn superblocks() -> Vec<(&'static str, Superblock)> {
-    let shape = |level, members, parity, sets, strip_kib: u32| {
-        Shape::new(level, members, parity, None, sets, strip_kib << 10).expect("samples are valid")
-    };
-    let mut rebuilding = superblock(shape(Level::Raid6, 6, None, None, 64), 1 << 40);
+    let valid =
+        |shape: ShapeBuilder, strip_kib: u32| shape.strip_bytes(strip_kib << 10).build().expect("samples are valid");
+    let mut rebuilding = superblock(valid(Shape::of(Level::Raid6, 6), 64), 1 << 40);
     rebuilding.clean = false;
     rebuilding.crash_safety = CrashSafety::Strict;
     rebuilding.features.incompatible = Features::LOG;
@@ -50,21 +49,21 @@ pub(super) fn superblocks() -> Vec<(&'static str, Superblock)> {
     rebuilding.members[4] = MemberEntry { uuid: Uuid::NIL, state: MemberState::Missing };
     rebuilding.members[5].state = MemberState::Faulty;
     rebuilding.rebuild = Some(Rebuild { member: 2, next_chunk: 12345 });
-    let mut spare = superblock(shape(Level::Raid60, 8, None, Some(2), 128), 300 << 20);
+    let mut spare = superblock(valid(Shape::of(Level::Raid60, 8).sets(2), 128), 300 << 20);
     spare.drive = Uuid::from_random([200; 16]);
     spare.spares = vec![spare.drive, Uuid::from_random([201; 16])];
     spare.role = Role::Spare;
-    let mut summed = superblock(shape(Level::Raid5, 3, None, None, 64), 1 << 30);
+    let mut summed = superblock(valid(Shape::of(Level::Raid5, 3), 64), 1 << 30);
     summed.crash_safety = CrashSafety::On;
     summed.features.incompatible = Features::LOG | Features::CHECKSUMS;
     summed.layout = Layout::plan(&summed.shape, 1 << 30, true).expect("samples are large enough");
     vec![
         ("checksums", summed),
-        ("mirror", superblock(shape(Level::Raid1, 2, None, None, 4), 1 << 20)),
+        ("mirror", superblock(valid(Shape::of(Level::Raid1, 2), 4), 1 << 20)),
         ("rebuilding", rebuilding),
         ("spare", spare),
-        ("striped", superblock(shape(Level::Raid0, 3, None, None, 1024), 1 << 30)),
-        ("widest", superblock(shape(Level::Nm, 64, Some(8), None, 4), 1 << 30)),
+        ("striped", superblock(valid(Shape::of(Level::Raid0, 3), 1024), 1 << 30)),
+        ("widest", superblock(valid(Shape::of(Level::Nm, 64).parity(8), 4), 1 << 30)),
     ]
 }
 

@@ -44,7 +44,7 @@ fn a_group_that_was_stopped_in_order_has_nothing_wrong_at_any_level() {
 
 #[test]
 fn a_flipped_bit_in_any_structure_is_found_and_its_drive_is_named() {
-    let shape = shape(Level::Raid6, 5, None, None, None, 16 * KIB);
+    let shape = shape(Level::Raid6, 5, 16 * KIB);
     for seed in seeds(60) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -120,7 +120,7 @@ fn a_wrong_byte_of_data_or_parity_is_found_and_its_drive_is_named_where_checksum
 fn an_unreadable_sector_is_found_and_named() {
     let sim = Sim::new(2);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid6, 5, None, None, None, 16 * KIB);
+    let shape = shape(Level::Raid6, 5, 16 * KIB);
     let mut group = stopped(&sim, shape, &mut rng);
     let (slot, at) = written_byte(&group, &shape, &mut rng);
     group.images[slot].bad.insert(at / 512);
@@ -156,7 +156,7 @@ fn a_wrong_checksum_is_told_from_wrong_data() {
 fn a_sector_that_cannot_be_read_beside_a_damaged_block_is_named_with_it() {
     let sim = Sim::new(12);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid6, 5, None, None, None, 16 * KIB);
+    let shape = shape(Level::Raid6, 5, 16 * KIB);
     let mut group = stopped(&sim, shape, &mut rng);
     let (slot, at) = written_byte(&group, &shape, &mut rng);
     let other = (slot + 1) % 5;

@@ -27,7 +27,7 @@ fn restore(images: &[Image], drives: &[SimDrive]) {
 /// A group of 4+2 whose power failed after one block was overwritten. The record of that write is
 /// in the logs of P and Q.
 fn crashed(sim: &Sim) -> (Vec<SimDrive>, Vec<Image>) {
-    let shape = shape(Level::Raid6, 6, None, None, None, 16 * KIB);
+    let shape = shape(Level::Raid6, 6, 16 * KIB);
     let drives = new_drives(sim, 6, 768 * KIB, 512);
     let group = Group::create_with(sim, shape, Protection::plain(CrashSafety::On), drives, 1);
     let catalogue = catalogue(group.size());

@@ -162,7 +162,7 @@ fn more_losses_than_the_level_survives_are_refused_and_a_part_is_exact_but_for_w
 fn one_sector_too_many_loses_that_sector_and_nothing_else() {
     let sim = Sim::new(5);
     let mut rng = sim.rng();
-    let mut group = stopped(&sim, shape(Level::Raid6, 5, None, None, None, 16 * KIB), &mut rng);
+    let mut group = stopped(&sim, shape(Level::Raid6, 5, 16 * KIB), &mut rng);
     let data = Superblock::decode(&group.images[0].bytes[..4096]).unwrap().layout.data;
     // The first sector of every member: the first 512 bytes of each data strip of the first stripe.
     for image in &mut group.images {
@@ -177,7 +177,7 @@ fn one_sector_too_many_loses_that_sector_and_nothing_else() {
 fn a_file_is_sparse_and_exact_and_nothing_is_overwritten_unasked() {
     let sim = Sim::new(9);
     let mut rng = sim.rng();
-    let group = stopped(&sim, shape(Level::Raid5, 4, None, None, None, 64 * KIB), &mut rng);
+    let group = stopped(&sim, shape(Level::Raid5, 4, 64 * KIB), &mut rng);
     let survey = survey(&group.images);
     let extraction = rescue::Extraction::new(&survey, "tank", "db", false).unwrap();
     let file = Scratch::new("sparse");

@@ -12,8 +12,7 @@ use crate::image::*;
 fn a_stale_member_is_named_and_not_used() {
     let sim = Sim::new(1);
     let mut rng = sim.rng();
-    let (group, catalogue, mut model) =
-        working(&sim, shape(Level::Raid5, 4, None, None, None, 16 * KIB), 2048 * KIB, &mut rng);
+    let (group, catalogue, mut model) = working(&sim, shape(Level::Raid5, 4, 16 * KIB), 2048 * KIB, &mut rng);
     sim.block_on(async {
         group.leader().fail_member(MemberIndex(2)).await.unwrap();
         work(&group, &mut model, &mut rng, 6, 4).await;
@@ -34,8 +33,7 @@ fn a_stale_member_is_named_and_not_used() {
 fn a_group_that_was_run_by_halves_is_refused_and_each_half_can_be_read() {
     let sim = Sim::new(4);
     let mut rng = sim.rng();
-    let (group, catalogue, model) =
-        working(&sim, shape(Level::Raid1, 2, None, None, None, 64 * KIB), 1024 * KIB, &mut rng);
+    let (group, catalogue, model) = working(&sim, shape(Level::Raid1, 2, 64 * KIB), 1024 * KIB, &mut rng);
     let drives = sim.block_on(group.stop());
     let mut bytes = Vec::new();
     for drive in &drives {
@@ -59,8 +57,7 @@ fn a_group_that_was_run_by_halves_is_refused_and_each_half_can_be_read() {
 fn drives_that_one_run_left_believing_that_they_go_on_alone_are_one_group() {
     let sim = Sim::new(5);
     let mut rng = sim.rng();
-    let (group, catalogue, model) =
-        working(&sim, shape(Level::Raid1, 3, None, None, None, 64 * KIB), 1024 * KIB, &mut rng);
+    let (group, catalogue, model) = working(&sim, shape(Level::Raid1, 3, 64 * KIB), 1024 * KIB, &mut rng);
     let drives = sim.block_on(group.stop());
     // Superblocks of a failed change while all drives were disconnected, and one of another run
     // that had only its own drive.
@@ -92,8 +89,7 @@ fn rewrite(image: &mut Image, change: impl FnOnce(&mut Superblock)) {
 fn two_drives_with_one_identity_are_refused_and_an_older_copy_is_left_out() {
     let sim = Sim::new(6);
     let mut rng = sim.rng();
-    let (group, catalogue, mut model) =
-        working(&sim, shape(Level::Raid5, 3, None, None, None, 16 * KIB), 1024 * KIB, &mut rng);
+    let (group, catalogue, mut model) = working(&sim, shape(Level::Raid5, 3, 16 * KIB), 1024 * KIB, &mut rng);
     let old = Image { name: "old".into(), ..Image::of(&group.drives[1]) };
     let drives = sim.block_on(group.stop());
     let group = Group::open(&sim, drives, 1);
@@ -112,7 +108,7 @@ fn two_drives_with_one_identity_are_refused_and_an_older_copy_is_left_out() {
 fn a_drive_whose_end_was_cut_off_is_used_as_far_as_it_goes() {
     let sim = Sim::new(8);
     let mut rng = sim.rng();
-    let mut group = stopped(&sim, shape(Level::Raid5, 4, None, None, None, 16 * KIB), &mut rng);
+    let mut group = stopped(&sim, shape(Level::Raid5, 4, 16 * KIB), &mut rng);
     let len = group.images[1].bytes.len();
     group.images[1].bytes.truncate(len * 2 / 3);
     let (read, report) = extract(&group.images, "db", false).unwrap();
@@ -126,7 +122,7 @@ fn a_drive_whose_end_was_cut_off_is_used_as_far_as_it_goes() {
 fn either_copy_of_a_superblock_is_enough() {
     let sim = Sim::new(10);
     let mut rng = sim.rng();
-    let mut group = stopped(&sim, shape(Level::Raid6, 4, None, None, None, 16 * KIB), &mut rng);
+    let mut group = stopped(&sim, shape(Level::Raid6, 4, 16 * KIB), &mut rng);
     for (index, image) in group.images.iter_mut().enumerate() {
         let at = superblock_offsets(image.bytes.len() as u64).unwrap()[index % 2] as usize;
         rng.fill(&mut image.bytes[at..at + 4096]);

@@ -11,7 +11,7 @@ use array::{
     Array, AssembleError, Assembly, DriveId, Event, Fault, MemberIndex, Message, NewGroup, Peers, Refusal, ShardPlace,
     assemble, create, load,
 };
-use format::{BLOCK, CrashSafety, Level, MemberState, Shape, Superblock, Uuid, superblock_offsets};
+use format::{BLOCK, CrashSafety, Level, MemberState, Shape, ShapeBuilder, Superblock, Uuid, superblock_offsets};
 use initiator::Namespace;
 
 /// Bytes of a KiB.
@@ -76,41 +76,42 @@ pub struct Group {
     _arrays: Rc<Shards>,
 }
 
-/// A shape that is known to be valid; `strip` in bytes.
+/// A shape that is known to be valid, with the defaults of its level; `strip` in bytes.
 ///
 /// # Panics
 /// If the shape is not allowed.
-pub fn shape(
-    level: Level,
-    members: u16,
-    parity: Option<u8>,
-    copies: Option<u8>,
-    sets: Option<u16>,
-    strip: u64,
-) -> Shape {
-    Shape::new(level, members, parity, copies, sets, strip as u32).expect("a valid shape")
+pub fn shape(level: Level, members: u16, strip: u64) -> Shape {
+    valid(Shape::of(level, members), strip)
+}
+
+/// As [`shape`], with numbers that the level does not decide.
+///
+/// # Panics
+/// If the shape is not allowed.
+pub fn valid(shape: ShapeBuilder, strip: u64) -> Shape {
+    shape.strip_bytes(strip as u32).build().expect("a valid shape")
 }
 
 /// Every level, on few drives. Where copies and parity strips can be chosen: as few and as many as
 /// allowed.
 pub fn every_level(strip: u64) -> Vec<Shape> {
     vec![
-        shape(Level::Raid0, 3, None, None, None, strip),
-        shape(Level::Raid1, 2, None, None, None, strip),
-        shape(Level::Raid1, 3, None, None, None, strip),
-        shape(Level::Raid1, 4, None, None, None, strip),
-        shape(Level::Raid10, 4, None, None, None, strip),
-        shape(Level::Raid10, 6, None, Some(3), None, strip),
-        shape(Level::Raid10, 8, None, Some(4), None, strip),
-        shape(Level::Raid5, 3, None, None, None, strip),
-        shape(Level::Raid5, 5, None, None, None, strip),
-        shape(Level::Raid6, 4, None, None, None, strip),
-        shape(Level::Raid6, 6, None, None, None, strip),
-        shape(Level::Raid7, 6, None, None, None, strip),
-        shape(Level::Nm, 8, Some(4), None, None, strip),
-        shape(Level::Nm, 10, Some(8), None, None, strip),
-        shape(Level::Raid50, 6, None, None, Some(2), strip),
-        shape(Level::Raid60, 8, None, None, Some(2), strip),
+        shape(Level::Raid0, 3, strip),
+        shape(Level::Raid1, 2, strip),
+        shape(Level::Raid1, 3, strip),
+        shape(Level::Raid1, 4, strip),
+        shape(Level::Raid10, 4, strip),
+        valid(Shape::of(Level::Raid10, 6).copies(3), strip),
+        valid(Shape::of(Level::Raid10, 8).copies(4), strip),
+        shape(Level::Raid5, 3, strip),
+        shape(Level::Raid5, 5, strip),
+        shape(Level::Raid6, 4, strip),
+        shape(Level::Raid6, 6, strip),
+        shape(Level::Raid7, 6, strip),
+        valid(Shape::of(Level::Nm, 8).parity(4), strip),
+        valid(Shape::of(Level::Nm, 10).parity(8), strip),
+        shape(Level::Raid50, 6, strip),
+        shape(Level::Raid60, 8, strip),
     ]
 }
 

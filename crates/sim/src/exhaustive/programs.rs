@@ -6,7 +6,7 @@ use std::fmt;
 use format::{Level, Shape};
 
 use crate::engine::history::Request;
-use crate::engine::{KIB, Protection, shape};
+use crate::engine::{KIB, Protection, shape, valid};
 
 /// Bytes of a strip: two blocks, so that there are sizes below it.
 pub(crate) const STRIP_BYTES: u64 = 8 * KIB;
@@ -137,12 +137,12 @@ impl fmt::Display for Case {
 pub fn shapes() -> Vec<(&'static str, Shape)> {
     let strip = STRIP_BYTES;
     vec![
-        ("raid5", shape(Level::Raid5, 3, None, None, None, strip)),
-        ("raid6", shape(Level::Raid6, 4, None, None, None, strip)),
-        ("raid7", shape(Level::Raid7, 5, None, None, None, strip)),
-        ("nm", shape(Level::Nm, 8, Some(4), None, None, strip)),
-        ("raid10", shape(Level::Raid10, 4, None, None, None, strip)),
-        ("raid50", shape(Level::Raid50, 6, None, None, Some(2), strip)),
+        ("raid5", shape(Level::Raid5, 3, strip)),
+        ("raid6", shape(Level::Raid6, 4, strip)),
+        ("raid7", shape(Level::Raid7, 5, strip)),
+        ("nm", valid(Shape::of(Level::Nm, 8).parity(4), strip)),
+        ("raid10", shape(Level::Raid10, 4, strip)),
+        ("raid50", shape(Level::Raid50, 6, strip)),
     ]
 }
 

@@ -5,7 +5,7 @@ use format::{CrashSafety, Level, PARITY_MAX, Shape};
 use super::promise::{Ledger, PAUSE_US_MAX, fires_cut};
 use super::{Ask, CrashKind, Mishap, Pace, Program, Remote, Setup, Silent, Step};
 use crate::engine::history::Request;
-use crate::engine::{KIB, MIB, Protection, shape};
+use crate::engine::{KIB, MIB, Protection, shape, valid};
 use crate::trace::OpKind;
 use crate::{Broken, Rng, Way};
 
@@ -88,22 +88,22 @@ fn setup(rng: &mut Rng) -> Setup {
 fn any_shape(rng: &mut Rng, strip: u64) -> Shape {
     let more = |rng: &mut Rng, from: u16, to: u16| from + rng.below(u64::from(to - from) + 1) as u16;
     match rng.below(13) {
-        0 => shape(Level::Raid0, more(rng, 2, 4), None, None, None, strip),
-        1 => shape(Level::Raid1, more(rng, 2, 4), None, None, None, strip),
-        2 => shape(Level::Raid10, 4, None, None, None, strip),
+        0 => shape(Level::Raid0, more(rng, 2, 4), strip),
+        1 => shape(Level::Raid1, more(rng, 2, 4), strip),
+        2 => shape(Level::Raid10, 4, strip),
         3 => {
             let copies = more(rng, 3, 4);
-            shape(Level::Raid10, 2 * copies, None, Some(copies as u8), None, strip)
+            valid(Shape::of(Level::Raid10, 2 * copies).copies(copies as u8), strip)
         }
-        4..6 => shape(Level::Raid5, more(rng, 3, 6), None, None, None, strip),
-        6..8 => shape(Level::Raid6, more(rng, 4, 7), None, None, None, strip),
-        8..10 => shape(Level::Raid7, more(rng, 5, 8), None, None, None, strip),
+        4..6 => shape(Level::Raid5, more(rng, 3, 6), strip),
+        6..8 => shape(Level::Raid6, more(rng, 4, 7), strip),
+        8..10 => shape(Level::Raid7, more(rng, 5, 8), strip),
         10 => {
             let parity = more(rng, 2, u16::from(PARITY_MAX));
-            shape(Level::Nm, parity + more(rng, 2, 4), Some(parity as u8), None, None, strip)
+            valid(Shape::of(Level::Nm, parity + more(rng, 2, 4)).parity(parity as u8), strip)
         }
-        11 => shape(Level::Raid50, 6, None, None, Some(2), strip),
-        _ => shape(Level::Raid60, 8, None, None, Some(2), strip),
+        11 => shape(Level::Raid50, 6, strip),
+        _ => shape(Level::Raid60, 8, strip),
     }
 }
 

@@ -10,7 +10,7 @@ use format::{CrashSafety, Level, Shape};
 
 use super::{CrashKind, Mishap, Program, Remote, Setup, Step};
 use crate::Broken;
-use crate::engine::{Protection, shape};
+use crate::engine::{Protection, shape, valid};
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -132,15 +132,15 @@ pub fn promise(fault: Fault, shape: &Shape, protection: Protection) -> Promise {
 /// The table, in Markdown, for groups with the defaults: the log and checksums.
 pub fn table() -> String {
     let shapes = [
-        shape(Level::Raid0, 3, None, None, None, 4096),
-        shape(Level::Raid1, 2, None, None, None, 4096),
-        shape(Level::Raid10, 4, None, None, None, 4096),
-        shape(Level::Raid5, 4, None, None, None, 4096),
-        shape(Level::Raid50, 6, None, None, Some(2), 4096),
-        shape(Level::Raid6, 5, None, None, None, 4096),
-        shape(Level::Raid60, 8, None, None, Some(2), 4096),
-        shape(Level::Raid7, 7, None, None, None, 4096),
-        shape(Level::Nm, 9, Some(4), None, None, 4096),
+        shape(Level::Raid0, 3, 4096),
+        shape(Level::Raid1, 2, 4096),
+        shape(Level::Raid10, 4, 4096),
+        shape(Level::Raid5, 4, 4096),
+        shape(Level::Raid50, 6, 4096),
+        shape(Level::Raid6, 5, 4096),
+        shape(Level::Raid60, 8, 4096),
+        shape(Level::Raid7, 7, 4096),
+        valid(Shape::of(Level::Nm, 9).parity(4), 4096),
     ];
     let mut text = String::from("| fault |");
     let mut notes: Vec<&str> = Vec::new();

@@ -95,7 +95,12 @@ fn setups(setup: &Setup) -> Vec<Setup> {
     let parity = (!level.is_mirror()).then_some(parity_count);
     let copies = level.is_mirror().then_some(parity_count + 1);
     if level != Level::Raid1
-        && let Ok(shape) = Shape::new(level, members - sets.min(members - 1), parity, copies, Some(sets), strip_bytes)
+        && let Ok(shape) = Shape::of(level, members - sets.min(members - 1))
+            .parity(parity)
+            .copies(copies)
+            .sets(sets)
+            .strip_bytes(strip_bytes)
+            .build()
     {
         all.push(Setup { shape, ..*setup });
     }

@@ -92,7 +92,7 @@ fn too_few_members_are_refused_and_each_that_is_missing_is_named() {
 fn drives_of_two_arrays_and_copies_of_drives_are_refused() {
     let sim = Sim::new(3);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid6, 4, None, None, None, 8 * KIB);
+    let shape = shape(Level::Raid6, 4, 8 * KIB);
     let (one, _) = stopped(&sim, shape, 0, &mut rng);
     let (other, _) = stopped(&sim, shape, 0, &mut rng);
     let mixed = vec![one[0].clone(), one[1].clone(), other[2].clone(), other[3].clone()];
@@ -110,7 +110,7 @@ fn drives_of_two_arrays_and_copies_of_drives_are_refused() {
 fn a_foreign_or_empty_drive_is_left_out_and_named() {
     let sim = Sim::new(4);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid6, 4, None, None, None, 8 * KIB);
+    let shape = shape(Level::Raid6, 4, 8 * KIB);
     let (mut drives, model) = stopped(&sim, shape, 0, &mut rng);
     let empty = SimDrive::new(&sim.env(), "empty", 640 * KIB, 512);
     empty.write_raw(0, &vec![0; 640 * KIB as usize]);
@@ -136,7 +136,7 @@ fn head_or_tail_alone_are_enough_and_are_written_again() {
     for case in 0..6 {
         let sim = Sim::new(5);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+        let shape = shape(Level::Raid5, 3, 8 * KIB);
         let (drives, mut model) = stopped(&sim, shape, 0, &mut rng);
         for drive in &drives {
             let at = superblock_offsets(drive.info().size_bytes).unwrap()[case % 2];
@@ -164,7 +164,7 @@ fn of_a_superblock_the_copy_that_is_torn_or_older_is_written_first() {
     // tail's copy, which was written first and was the only whole one: the member was refused. If
     // an older copy becomes the only one, the group goes back to an older state.
     const MEMBERS: usize = 16;
-    let shape = shape(Level::Raid6, MEMBERS as u16, None, None, None, 8 * KIB);
+    let shape = shape(Level::Raid6, MEMBERS as u16, 8 * KIB);
     for (place, torn) in [(0, true), (0, false), (1, true), (1, false)] {
         for cut in 0..12 {
             let sim = Sim::new(cut);
@@ -202,7 +202,7 @@ fn of_a_superblock_the_copy_that_is_torn_or_older_is_written_first() {
 fn a_catalogue_of_a_newer_program_is_not_taken_for_an_older_one_or_none() {
     for newer_slots in [1, CATALOGUE_SLOTS] {
         let sim = Sim::new(5);
-        let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+        let shape = shape(Level::Raid5, 3, 8 * KIB);
         let group = Group::create(&sim, shape, new_drives(&sim, 3, 640 * KIB, 512), 1);
         let drives = sim.block_on(async {
             for next_id in 2..2 + CATALOGUE_SLOTS {
@@ -237,7 +237,7 @@ fn a_catalogue_of_a_newer_program_is_not_taken_for_an_older_one_or_none() {
 fn a_medium_that_fails_near_the_superblock_does_not_cost_the_member() {
     let sim = Sim::new(5);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+    let shape = shape(Level::Raid5, 3, 8 * KIB);
     let (drives, model) = stopped(&sim, shape, 0, &mut rng);
     drives[0].media_error(8 * KIB..9 * KIB);
     drives[1].media_error(630 * KIB..631 * KIB);
@@ -250,7 +250,7 @@ fn a_medium_that_fails_near_the_superblock_does_not_cost_the_member() {
 fn an_unknown_version_is_refused_by_name() {
     let sim = Sim::new(6);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+    let shape = shape(Level::Raid5, 3, 8 * KIB);
     let (drives, _) = stopped(&sim, shape, 0, &mut rng);
     for drive in &drives[..2] {
         for offset in superblock_offsets(drive.info().size_bytes).unwrap() {
@@ -272,7 +272,7 @@ fn a_member_that_left_is_stale_and_a_spare_is_known() {
     for seed in seeds(10) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid6, 5, None, None, None, 8 * KIB);
+        let shape = shape(Level::Raid6, 5, 8 * KIB);
         let (drives, mut model) = stopped(&sim, shape, 1, &mut rng);
         let assembly = look(&sim, &drives).expect("all are there");
         assert_eq!(assembly.spares, vec![5]);
@@ -301,7 +301,7 @@ fn a_member_that_left_is_stale_and_a_spare_is_known() {
 fn a_spare_that_was_used_or_removed_is_no_longer_part_of_the_group() {
     let sim = Sim::new(8);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid6, 4, None, None, None, 8 * KIB);
+    let shape = shape(Level::Raid6, 4, 8 * KIB);
     let (drives, _) = stopped(&sim, shape, 1, &mut rng);
     let group = Group::open(&sim, drives, 1);
     let spare = group.leader().status().spares[0];
@@ -400,7 +400,7 @@ fn a_group_that_could_not_be_made_leaves_nothing_behind() {
             crash_safety: CrashSafety::On,
             checksums: true,
             name: "tank".into(),
-            shape: shape(Level::Raid6, 4, None, None, None, 8 * KIB),
+            shape: shape(Level::Raid6, 4, 8 * KIB),
             drives: drives.iter().map(|_| uuid(&mut rng)).collect(),
             created_unix_s: 1,
         };
@@ -416,7 +416,7 @@ fn a_group_that_could_not_be_made_leaves_nothing_behind() {
 fn a_truncated_member_is_refused_and_says_how_much_is_missing() {
     let sim = Sim::new(11);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+    let shape = shape(Level::Raid5, 3, 8 * KIB);
     let (mut drives, model) = stopped(&sim, shape, 0, &mut rng);
     let short = SimDrive::new(&sim.env(), "short", 320 * KIB, 512);
     short.write_raw(0, &drives[1].read_raw(0, 320 * KIB));
@@ -429,9 +429,9 @@ fn a_truncated_member_is_refused_and_says_how_much_is_missing() {
 #[test]
 fn two_halves_that_ran_apart_are_not_put_together() {
     for (shape, halves) in [
-        (shape(Level::Raid1, 2, None, None, None, 64 * KIB), [vec![0], vec![1]]),
-        (shape(Level::Raid6, 4, None, None, None, 8 * KIB), [vec![0, 2], vec![1, 3]]),
-        (shape(Level::Raid10, 4, None, None, None, 8 * KIB), [vec![0, 2], vec![1, 3]]),
+        (shape(Level::Raid1, 2, 64 * KIB), [vec![0], vec![1]]),
+        (shape(Level::Raid6, 4, 8 * KIB), [vec![0, 2], vec![1, 3]]),
+        (shape(Level::Raid10, 4, 8 * KIB), [vec![0, 2], vec![1, 3]]),
     ] {
         for seed in 0..8 {
             let sim = Sim::new(seed);

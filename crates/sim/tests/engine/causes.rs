@@ -16,7 +16,7 @@ const EIO: DriveError = DriveError::Os { operation: "it", errno: 5 };
 
 /// A RAID 6 with all of its data written and flushed.
 fn filled(sim: &Sim, spares: usize, shards: usize) -> (Group, Vec<u8>) {
-    let shape = shape(Level::Raid6, 5, None, None, None, 16 * KIB);
+    let shape = shape(Level::Raid6, 5, 16 * KIB);
     let group = Group::create(sim, shape, new_drives(sim, 5 + spares, 640 * KIB, 4096), shards);
     let mut bytes = vec![0; group.size() as usize];
     sim.rng().fill(&mut bytes);

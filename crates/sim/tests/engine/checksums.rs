@@ -259,7 +259,7 @@ fn damage_in_a_degraded_group_is_named_and_put_right() {
     for seed in seeds(40) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid6, 6, None, None, None, 16 * KIB);
+        let shape = shape(Level::Raid6, 6, 16 * KIB);
         let (mut group, model) = filled(&sim, shape, &mut rng);
         let before = images(&group);
         let row = Row::pick(&group, &mut rng);
@@ -378,10 +378,7 @@ fn damage_beside_what_was_being_written_is_not_carried_into_the_parity_by_a_reco
     for seed in seeds(250) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = *rng.pick(&[
-            shape(Level::Raid5, 4, None, None, None, 16 * KIB),
-            shape(Level::Raid6, 5, None, None, None, 16 * KIB),
-        ]);
+        let shape = *rng.pick(&[shape(Level::Raid5, 4, 16 * KIB), shape(Level::Raid6, 5, 16 * KIB)]);
         let drives = new_drives(&sim, usize::from(shape.members), DRIVE_BYTES, *rng.pick(&[512, 4096]));
         let group = Group::create(&sim, shape, drives, 1 + rng.index(2));
         let history = History::shared(&group);

@@ -63,7 +63,7 @@ fn cost(sim: &Sim, group: &Group, writes: &[(u64, u64)]) -> (u64, u64, u64) {
 }
 
 fn parity(level: Level, members: u16, strip: u64) -> Shape {
-    shape(level, members, None, None, None, strip)
+    shape(level, members, strip)
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn a_small_write_costs_the_old_block_and_the_old_parity() {
         (parity(Level::Raid6, 10, 64 * KIB), 2),
         (parity(Level::Raid6, 6, 16 * KIB), 2),
         (parity(Level::Raid7, 11, 64 * KIB), 3),
-        (shape(Level::Nm, 14, Some(4), None, None, 32 * KIB), 4),
-        (shape(Level::Raid60, 20, None, None, Some(2), 64 * KIB), 2),
+        (valid(Shape::of(Level::Nm, 14).parity(4), 32 * KIB), 4),
+        (shape(Level::Raid60, 20, 64 * KIB), 2),
     ] {
         for safety in SAFETIES {
             let sim = Sim::new(1);
@@ -107,7 +107,7 @@ fn a_mirrored_write_reads_nothing_and_writes_every_copy() {
         (parity(Level::Raid1, 2, 64 * KIB), 2),
         (parity(Level::Raid1, 4, 64 * KIB), 4),
         (parity(Level::Raid10, 4, 4 * KIB), 2),
-        (shape(Level::Raid10, 6, None, Some(3), None, 64 * KIB), 3),
+        (valid(Shape::of(Level::Raid10, 6).copies(3), 64 * KIB), 3),
         (parity(Level::Raid0, 3, 64 * KIB), 1),
     ] {
         for safety in SAFETIES {

@@ -12,17 +12,17 @@ use crate::history::{History, Shared, settle, verify_latest, work_for_a_crash};
 
 fn small_shapes() -> Vec<Shape> {
     vec![
-        shape(Level::Raid0, 3, None, None, None, 8 * KIB),
-        shape(Level::Raid1, 2, None, None, None, 64 * KIB),
-        shape(Level::Raid1, 3, None, None, None, 64 * KIB),
-        shape(Level::Raid10, 4, None, None, None, 4 * KIB),
-        shape(Level::Raid5, 3, None, None, None, 4 * KIB),
-        shape(Level::Raid5, 4, None, None, None, 64 * KIB),
-        shape(Level::Raid6, 4, None, None, None, 16 * KIB),
-        shape(Level::Raid6, 6, None, None, None, 4 * KIB),
-        shape(Level::Raid7, 6, None, None, None, 8 * KIB),
-        shape(Level::Nm, 7, Some(4), None, None, 4 * KIB),
-        shape(Level::Raid50, 6, None, None, Some(2), 4 * KIB),
+        shape(Level::Raid0, 3, 8 * KIB),
+        shape(Level::Raid1, 2, 64 * KIB),
+        shape(Level::Raid1, 3, 64 * KIB),
+        shape(Level::Raid10, 4, 4 * KIB),
+        shape(Level::Raid5, 3, 4 * KIB),
+        shape(Level::Raid5, 4, 64 * KIB),
+        shape(Level::Raid6, 4, 16 * KIB),
+        shape(Level::Raid6, 6, 4 * KIB),
+        shape(Level::Raid7, 6, 8 * KIB),
+        valid(Shape::of(Level::Nm, 7).parity(4), 4 * KIB),
+        shape(Level::Raid50, 6, 4 * KIB),
     ]
 }
 
@@ -76,11 +76,7 @@ fn what_was_flushed_survives_crashes_and_what_was_under_way_is_old_or_new() {
 
 #[test]
 fn a_crash_at_every_point_of_a_short_program_keeps_what_was_promised() {
-    let shapes = [
-        shape(Level::Raid5, 3, None, None, None, 4 * KIB),
-        shape(Level::Raid6, 4, None, None, None, 64 * KIB),
-        shape(Level::Raid1, 2, None, None, None, 64 * KIB),
-    ];
+    let shapes = [shape(Level::Raid5, 3, 4 * KIB), shape(Level::Raid6, 4, 64 * KIB), shape(Level::Raid1, 2, 64 * KIB)];
     for (number, &shape) in shapes.iter().enumerate() {
         let run = |stop: Option<u64>| {
             let sim = Sim::new(number as u64);
@@ -152,7 +148,7 @@ fn a_flush_or_fua_beside_a_flush_waits_for_the_map_too() {
     for seed in seeds(600) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid1, 2, None, None, None, 64 * KIB);
+        let shape = shape(Level::Raid1, 2, 64 * KIB);
         let group = Group::create(&sim, shape, new_drives(&sim, 2, 640 * KIB, 512), 1);
         let promised = std::cell::Cell::new(0);
         let mut pauses = rng.fork();
@@ -347,7 +343,7 @@ fn two_crashes_and_a_lost_member_do_not_bring_back_an_old_map_or_catalogue() {
     for seed in seeds(300) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid1, 2, None, None, None, 64 * KIB);
+        let shape = shape(Level::Raid1, 2, 64 * KIB);
         let group = Group::create(&sim, shape, new_drives(&sim, 2, MIB, 512), 1);
         let mut group = Some(group);
         let catalogue = |next_id| Catalogue { next_id, ..Catalogue::default() };
@@ -382,9 +378,9 @@ fn a_mirror_does_not_go_back_from_new_to_old_after_a_crash() {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
         let shape = *rng.pick(&[
-            shape(Level::Raid1, 2, None, None, None, 64 * KIB),
-            shape(Level::Raid1, 3, None, None, None, 1024 * KIB),
-            shape(Level::Raid10, 4, None, None, None, 4 * KIB),
+            shape(Level::Raid1, 2, 64 * KIB),
+            shape(Level::Raid1, 3, 1024 * KIB),
+            shape(Level::Raid10, 4, 4 * KIB),
         ]);
         let group = Group::create(&sim, shape, new_drives(&sim, usize::from(shape.members), 2 * MIB, 512), 1);
         let history = History::shared(&group);
@@ -409,7 +405,7 @@ fn these_tests_can_fail_drives_that_ignore_flushes_lose_data() {
     let mut lost = 0;
     for seed in 0..30 {
         let sim = Sim::new(seed);
-        let shape = shape(Level::Raid6, 4, None, None, None, 64 * KIB);
+        let shape = shape(Level::Raid6, 4, 64 * KIB);
         let drives = new_drives(&sim, 4, 640 * KIB, 512);
         let group = Group::create_with(&sim, shape, Protection::plain(CrashSafety::On), drives, 1);
         sim.block_on(async {
@@ -428,7 +424,7 @@ fn these_tests_can_fail_drives_that_ignore_flushes_lose_data() {
 fn a_group_that_was_stopped_in_order_needs_no_resync() {
     let sim = Sim::new(1);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid6, 4, None, None, None, 64 * KIB);
+    let shape = shape(Level::Raid6, 4, 64 * KIB);
     let group = Group::create(&sim, shape, new_drives(&sim, 4, 640 * KIB, 512), 2);
     let mut model = Model::new(group.size());
     sim.block_on(work(&group, &mut model, &mut rng, 10, 4));
@@ -447,7 +443,7 @@ fn what_was_acknowledged_is_there_after_a_kill_for_what_is_kept_outlives_it() {
     // Without the warm-restart state it is lost, so this test can fail.
     for forget in [false, true] {
         let sim = Sim::new(3);
-        let shape = shape(Level::Raid6, 4, None, None, None, 64 * KIB);
+        let shape = shape(Level::Raid6, 4, 64 * KIB);
         let group = Group::create(&sim, shape, new_drives(&sim, 4, 640 * KIB, 512), 2);
         sim.block_on(async {
             group.leader().write(4096, Buf::from(vec![1; 4096]), false).await.expect("writable");
@@ -466,7 +462,7 @@ fn what_was_acknowledged_is_there_after_a_kill_for_what_is_kept_outlives_it() {
 fn a_catalogue_that_was_saved_survives_attempts_that_failed() {
     // Regression: the attempt after a failed one was written over the newest version that was
     // durable.
-    let shape = shape(Level::Raid0, 2, None, None, None, 16 * KIB);
+    let shape = shape(Level::Raid0, 2, 16 * KIB);
     for seed in seeds(300) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();

@@ -67,9 +67,9 @@ fn a_member_that_dies_in_the_middle_of_a_write_takes_no_other_block_along_in_a_c
     let mut bad = Vec::new();
     // Each moment of death has a quarter of the moments of the cut, so that this takes seconds.
     for (shape, disconnected) in [
-        (shape(Level::Raid5, 3, None, None, None, strip), None),
-        (shape(Level::Raid6, 5, None, None, None, strip), Some(2)),
-        (shape(Level::Raid7, 6, None, None, None, strip), Some(3)),
+        (shape(Level::Raid5, 3, strip), None),
+        (shape(Level::Raid6, 5, strip), Some(2)),
+        (shape(Level::Raid7, 6, strip), Some(3)),
     ] {
         for safety in [CrashSafety::On, CrashSafety::Strict] {
             for dying in (0..usize::from(shape.members)).filter(|&member| Some(member) != disconnected) {

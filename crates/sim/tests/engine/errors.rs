@@ -59,7 +59,7 @@ fn an_unreadable_sector_is_served_from_redundancy_and_written_back() {
 
 #[test]
 fn a_read_of_any_copy_heals_that_copy() {
-    let shape = shape(Level::Raid1, 3, None, None, None, 64 * KIB);
+    let shape = shape(Level::Raid1, 3, 64 * KIB);
     let sim = Sim::new(4);
     let mut rng = sim.rng();
     let (group, _) = filled(&sim, shape, &mut rng, 1);
@@ -242,7 +242,7 @@ fn a_request_whose_caller_went_away_does_not_block_others() {
     for seed in seeds(100) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid5, 3, None, None, None, 16 * KIB);
+        let shape = shape(Level::Raid5, 3, 16 * KIB);
         let group = Group::create(&sim, shape, new_drives(&sim, 3, 640 * KIB, 512), 1 + seed as usize % 2);
         let mut model = Model::new(group.size());
         sim.block_on(async {
@@ -295,7 +295,7 @@ async fn leader_is_alive(group: &Group) {
 fn a_full_drive_says_so_where_the_group_cannot_do_without_it() {
     let sim = Sim::new(1);
     let mut rng = sim.rng();
-    let (group, _) = filled(&sim, shape(Level::Raid0, 2, None, None, None, 16 * KIB), &mut rng, 1);
+    let (group, _) = filled(&sim, shape(Level::Raid0, 2, 16 * KIB), &mut rng, 1);
     let place = group.leader().shared().geometry.place(0);
     assert_eq!((place.stripe_group, place.offset), (StripeGroup(0), 0));
     group.drives[0].error_next(OpKind::Write, DriveError::NoSpace);

@@ -171,7 +171,7 @@ fn fast_zeroes_that_a_power_cut_interrupts_are_there_or_not_and_with_fua_they_ar
 /// A RAID 5 of 256 GiB without any data.
 fn huge(sim: &Sim) -> Group {
     let drives = new_drives(sim, 5, 64 << 30, 4096);
-    Group::create(sim, shape(Level::Raid5, 5, None, None, None, 64 * KIB), drives, 2)
+    Group::create(sim, shape(Level::Raid5, 5, 64 * KIB), drives, 2)
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn others_are_served_while_much_space_is_given_back() {
 
 #[test]
 fn zeroes_that_stay_allocated_are_written_in_steps_and_all_of_them() {
-    let shape = shape(Level::Raid5, 3, None, None, None, 64 * KIB);
+    let shape = shape(Level::Raid5, 3, 64 * KIB);
     let sim = Sim::new(3);
     let group = Group::create(&sim, shape, new_drives(&sim, 3, 48 * MIB, 4096), 2);
     sim.block_on(async {

@@ -150,14 +150,14 @@ fn single_bytes_and_odd_ranges_are_exact() {
 #[test]
 fn wide_and_narrow_groups_with_small_and_large_strips_hold_their_bytes() {
     for (shape, bytes) in [
-        (shape(Level::Nm, 64, Some(8), None, None, 4 * KIB), 512 * KIB),
-        (shape(Level::Raid6, 64, None, None, None, 4 * KIB), 256 * KIB),
-        (shape(Level::Raid10, 64, None, None, None, 4 * KIB), 512 * KIB),
-        (shape(Level::Raid60, 64, None, None, Some(8), 4 * KIB), 512 * KIB),
-        (shape(Level::Raid5, 3, None, None, None, 1024 * KIB), 5 * MIB),
-        (shape(Level::Raid1, 2, None, None, None, 1024 * KIB), 3 * MIB),
-        (shape(Level::Nm, 10, Some(8), None, None, 4 * KIB), 512 * KIB),
-        (shape(Level::Raid0, 2, None, None, None, 4 * KIB), 512 * KIB),
+        (valid(Shape::of(Level::Nm, 64).parity(8), 4 * KIB), 512 * KIB),
+        (shape(Level::Raid6, 64, 4 * KIB), 256 * KIB),
+        (shape(Level::Raid10, 64, 4 * KIB), 512 * KIB),
+        (valid(Shape::of(Level::Raid60, 64).sets(8), 4 * KIB), 512 * KIB),
+        (shape(Level::Raid5, 3, 1024 * KIB), 5 * MIB),
+        (shape(Level::Raid1, 2, 1024 * KIB), 3 * MIB),
+        (valid(Shape::of(Level::Nm, 10).parity(8), 4 * KIB), 512 * KIB),
+        (shape(Level::Raid0, 2, 4 * KIB), 512 * KIB),
     ] {
         let sim = Sim::new(1);
         let mut rng = sim.rng();

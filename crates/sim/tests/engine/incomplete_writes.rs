@@ -92,10 +92,10 @@ fn sets_that_are_well_go_on_beside_one_whose_media_take_no_writes_any_more() {
     // The incomplete writes of the broken set hold three things that the other sets need, too: open
     // records (255 on a shard), room in the log, and ranges that a power cut may make unknown (508
     // of a group).
-    let raid60 = shape(Level::Raid60, 8, None, None, Some(2), 4096);
+    let raid60 = shape(Level::Raid60, 8, 4096);
     for (shape, shards, drive_mib) in [
-        (shape(Level::Raid10, 4, None, None, None, 4096), 1, 24),
-        (shape(Level::Raid50, 6, None, None, Some(2), 4096), 1, 24),
+        (shape(Level::Raid10, 4, 4096), 1, 24),
+        (shape(Level::Raid50, 6, 4096), 1, 24),
         (raid60, 1, 24),
         (raid60, 4, 48),
     ] {

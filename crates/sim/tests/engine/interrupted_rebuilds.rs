@@ -44,10 +44,10 @@ fn an_interrupted_rebuild_goes_on_where_its_checkpoint_is() {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
         let shapes = [
-            shape(Level::Raid5, 4, None, None, None, 16 * KIB),
-            shape(Level::Raid6, 5, None, None, None, 4 * KIB),
-            shape(Level::Raid1, 2, None, None, None, 64 * KIB),
-            shape(Level::Raid10, 4, None, None, None, 4 * KIB),
+            shape(Level::Raid5, 4, 16 * KIB),
+            shape(Level::Raid6, 5, 4 * KIB),
+            shape(Level::Raid1, 2, 64 * KIB),
+            shape(Level::Raid10, 4, 4 * KIB),
         ];
         let shape = *rng.pick(&shapes);
         let shards = 1 + rng.index(3);
@@ -75,7 +75,7 @@ fn a_rebuild_on_another_drive_starts_from_the_beginning() {
     for seed in seeds(30) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid5, 4, None, None, None, 16 * KIB);
+        let shape = shape(Level::Raid5, 4, 16 * KIB);
         let (group, mut model, lost) = half_rebuilt(&sim, shape, &mut rng, 2);
         let mut drives = if rng.chance(1, 2) { sim.block_on(group.stop()) } else { group.cut(&sim) };
         // Neither the half-rebuilt drive nor the first one comes back.
@@ -103,7 +103,7 @@ fn a_rebuild_that_stopped_at_an_unreadable_stripe_keeps_what_it_had_up_to_date()
     for seed in seeds(30) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid5, 4, None, None, None, 16 * KIB);
+        let shape = shape(Level::Raid5, 4, 16 * KIB);
         let mut group = Group::create(&sim, shape, new_drives(&sim, 4, 1536 * KIB, 512), 1 + rng.index(2));
         let mut model = Model::new(group.size());
         rng.fill(&mut model.bytes);
@@ -152,7 +152,7 @@ fn two_interrupted_rebuilds_both_end_right() {
     for seed in seeds(40) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid6, 5, None, None, None, 16 * KIB);
+        let shape = shape(Level::Raid6, 5, 16 * KIB);
         let mut group = Group::create(&sim, shape, new_drives(&sim, 5, 1024 * KIB, 512), 1 + rng.index(2));
         let mut model = Model::new(group.size());
         let one = rng.index(5);
@@ -195,7 +195,7 @@ fn a_parity_strip_behind_the_checkpoint_of_a_drive_that_is_being_filled_is_right
     // Regression (seed 504582): the only parity of a stripe was on such a drive, so no member held
     // a record. After a crash between the data and the parity, the rebuild went on behind the
     // stripe, and the next lost member also lost a block that no write had touched.
-    let shape = shape(Level::Raid5, 3, None, None, None, 4 * KIB);
+    let shape = shape(Level::Raid5, 3, 4 * KIB);
     let parity_strip = 2;
     let mut behind = 0;
     for seed in seeds(60) {

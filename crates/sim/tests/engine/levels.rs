@@ -53,7 +53,7 @@ fn with_five_to_seven_parity_strips_any_that_many_members_may_be_lost() {
     // sets are.
     let mut cases = 0;
     for parity in 5..=7u8 {
-        let shape = shape(Level::Nm, u16::from(parity) + 2, Some(parity), None, None, 8 * KIB);
+        let shape = valid(Shape::of(Level::Nm, u16::from(parity) + 2).parity(parity), 8 * KIB);
         let all = lost_sets(&shape, shape.survives()).into_iter().filter(|lost| lost.len() == shape.survives());
         for (case, lost) in all.enumerate() {
             work_with_losses(shape, &lost, (usize::from(parity) * 1000 + case) as u64, (10, 384 * KIB));
@@ -67,7 +67,7 @@ fn with_five_to_seven_parity_strips_any_that_many_members_may_be_lost() {
 fn one_seed_replays_a_run_exactly() {
     let run = |seed: u64| {
         let sim = Sim::new(seed);
-        let shape = shape(Level::Raid6, 6, None, None, None, 8 * KIB);
+        let shape = shape(Level::Raid6, 6, 8 * KIB);
         let drives = new_drives(&sim, 6, 512 * KIB, 512);
         let group = Group::create(&sim, shape, drives, 2);
         let mut model = Model::new(group.size());

@@ -15,12 +15,12 @@ use crate::history::{History, work_for_a_crash};
 
 fn shapes() -> Vec<Shape> {
     vec![
-        shape(Level::Raid0, 3, None, None, None, 8 * KIB),
-        shape(Level::Raid10, 4, None, None, None, 4 * KIB),
-        shape(Level::Raid5, 3, None, None, None, 4 * KIB),
-        shape(Level::Raid6, 4, None, None, None, 16 * KIB),
-        shape(Level::Raid7, 6, None, None, None, 8 * KIB),
-        shape(Level::Raid50, 6, None, None, Some(2), 4 * KIB),
+        shape(Level::Raid0, 3, 8 * KIB),
+        shape(Level::Raid10, 4, 4 * KIB),
+        shape(Level::Raid5, 3, 4 * KIB),
+        shape(Level::Raid6, 4, 16 * KIB),
+        shape(Level::Raid7, 6, 8 * KIB),
+        shape(Level::Raid50, 6, 4 * KIB),
     ]
 }
 
@@ -113,7 +113,7 @@ fn a_rebuild_knows_what_it_has_done_when_stripe_groups_change_their_owners() {
     for seed in seeds(40) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid5, 4, None, None, None, 4 * KIB);
+        let shape = shape(Level::Raid5, 4, 4 * KIB);
         let mut group = Group::create(&sim, shape, new_drives(&sim, 4, 2 * MIB, 512), 3);
         let history = History::shared(&group);
         let drive = new_drives(&sim, 1, 2 * MIB, 512).remove(0);
@@ -134,7 +134,7 @@ fn a_rebuild_knows_what_it_has_done_when_stripe_groups_change_their_owners() {
 
 #[test]
 fn fewer_owners_write_fewer_frames_for_the_same_load() {
-    let shape = shape(Level::Raid6, 6, None, None, None, 16 * KIB);
+    let shape = shape(Level::Raid6, 6, 16 * KIB);
     let writes_of = |owners: Owners| {
         let sim = Sim::new(7);
         let group = Group::create(&sim, shape, new_drives(&sim, 6, 8 * MIB, 4096), 4);
@@ -163,7 +163,7 @@ fn fewer_owners_write_fewer_frames_for_the_same_load() {
 
 #[test]
 fn a_large_write_goes_to_the_owner_of_its_run_and_needs_one_frame_on_each_member() {
-    let shape = shape(Level::Raid6, 6, None, None, None, 16 * KIB);
+    let shape = shape(Level::Raid6, 6, 16 * KIB);
     let frames_of = |run: u64| {
         let sim = Sim::new(7);
         let group = Group::create(&sim, shape, new_drives(&sim, 6, 64 * MIB, 4096), 4);

@@ -93,7 +93,7 @@ enum Lost {
 }
 
 fn parity(level: Level, members: u16) -> Shape {
-    shape(level, members, None, None, None, STRIP)
+    shape(level, members, STRIP)
 }
 
 /// A group in which everything was written as a whole, so that the log is empty. Each operation
@@ -189,7 +189,7 @@ fn a_small_write_to_parity_with_log_and_checksums_costs_what_the_paper_says() {
         (parity(Level::Raid5, 5), 1),
         (parity(Level::Raid6, 6), 2),
         (parity(Level::Raid7, 11), 3),
-        (shape(Level::Nm, 13, Some(4), None, None, STRIP), 4),
+        (valid(Shape::of(Level::Nm, 13).parity(4), STRIP), 4),
     ] {
         let members = u64::from(shape.members);
         // The partial parity is one block, behind the block of the frame's head.
@@ -205,7 +205,7 @@ fn a_write_to_mirrors_with_log_and_checksums_costs_what_the_paper_says() {
         (parity(Level::Raid1, 2), 2, What::Block),
         (parity(Level::Raid10, 4), 2, What::Block),
         (parity(Level::Raid10, 4), 2, What::Strips(1)),
-        (shape(Level::Raid10, 6, None, Some(3), None, STRIP), 3, What::Block),
+        (valid(Shape::of(Level::Raid10, 6).copies(3), STRIP), 3, What::Block),
     ] {
         let members = u64::from(shape.members);
         // The only data strip is overwritten: there is no payload, and never a whole record.
@@ -221,7 +221,7 @@ fn a_full_stripe_with_log_and_checksums_costs_what_the_paper_says() {
         (parity(Level::Raid5, 5), 4, 1),
         (parity(Level::Raid6, 6), 4, 2),
         (parity(Level::Raid7, 8), 5, 3),
-        (shape(Level::Raid60, 8, None, None, Some(2), STRIP), 2, 2),
+        (shape(Level::Raid60, 8, STRIP), 2, 2),
     ] {
         let (members, strips) = (u64::from(shape.members), k + m);
         let default = (write(0, (m + 1, (m + 1) * 4), strips, 2), flush(strips, members, members, 3));

@@ -113,13 +113,13 @@ fn a_hot_spare_replaces_a_missing_member_at_once_that_an_operator_fails() {
 #[test]
 fn first_writes_discards_and_rewrites_race_a_rebuild() {
     let shapes = [
-        shape(Level::Raid5, 3, None, None, None, 4 * KIB),
-        shape(Level::Raid6, 4, None, None, None, 4 * KIB),
-        shape(Level::Raid1, 2, None, None, None, 64 * KIB),
-        shape(Level::Raid10, 4, None, None, None, 4 * KIB),
-        shape(Level::Raid5, 4, None, None, None, 128 * KIB),
-        shape(Level::Nm, 6, Some(4), None, None, 4 * KIB),
-        shape(Level::Raid50, 6, None, None, Some(2), 64 * KIB),
+        shape(Level::Raid5, 3, 4 * KIB),
+        shape(Level::Raid6, 4, 4 * KIB),
+        shape(Level::Raid1, 2, 64 * KIB),
+        shape(Level::Raid10, 4, 4 * KIB),
+        shape(Level::Raid5, 4, 128 * KIB),
+        valid(Shape::of(Level::Nm, 6).parity(4), 4 * KIB),
+        shape(Level::Raid50, 6, 64 * KIB),
     ];
     for seed in seeds(500) {
         let sim = Sim::new(seed);
@@ -287,7 +287,7 @@ fn a_rebuilt_member_has_the_map_and_the_catalogue_too() {
     for seed in seeds(10) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid1, 2, None, None, None, 64 * KIB);
+        let shape = shape(Level::Raid1, 2, 64 * KIB);
         let group = Group::create(&sim, shape, new_drives(&sim, 3, 640 * KIB, 512), 1);
         let mut model = Model::new(group.size());
         let catalogue = format::Catalogue { next_id: 77, ..format::Catalogue::default() };
@@ -312,7 +312,7 @@ fn a_catalogue_saved_while_a_rebuild_ends_is_not_lost() {
     for seed in seeds(200) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid1, 2, None, None, None, 64 * KIB);
+        let shape = shape(Level::Raid1, 2, 64 * KIB);
         let group = Group::create(&sim, shape, new_drives(&sim, 3, 640 * KIB, 512), 1);
         sim.block_on(async {
             group.leader().write(0, Buf::from(vec![1; 4096]), false).await.expect("writable");
@@ -336,7 +336,7 @@ fn a_catalogue_saved_while_a_rebuild_ends_is_not_lost() {
 fn a_drive_that_does_not_fit_is_refused_and_nothing_changes() {
     let sim = Sim::new(1);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid5, 3, None, None, None, 64 * KIB);
+    let shape = shape(Level::Raid5, 3, 64 * KIB);
     let plain = Protection::plain(CrashSafety::On);
     let mut group = Group::create_with(&sim, shape, plain, new_drives(&sim, 3, 2 * MIB, 512), 1);
     let small = group.install(SimDrive::new(&sim.env(), "small", MIB, 512));
@@ -365,7 +365,7 @@ fn the_same_drive_can_come_back_as_a_replacement() {
     for seed in seeds(20) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid6, 5, None, None, None, 4 * KIB);
+        let shape = shape(Level::Raid6, 5, 4 * KIB);
         let mut group = Group::create(&sim, shape, new_drives(&sim, 5, 640 * KIB, 512), 2);
         let mut model = Model::new(group.size());
         let lost = rng.index(5);
@@ -391,7 +391,7 @@ fn the_same_drive_can_come_back_as_a_replacement() {
 #[test]
 fn rebuilds_are_told_and_shown() {
     let sim = Sim::new(5);
-    let shape = shape(Level::Raid6, 5, None, None, None, 16 * KIB);
+    let shape = shape(Level::Raid6, 5, 16 * KIB);
     let group = Group::create(&sim, shape, new_drives(&sim, 6, 640 * KIB, 512), 1);
     sim.block_on(async {
         group.leader().write(0, Buf::from(vec![1; 200_000]), false).await.expect("writable");

@@ -43,14 +43,14 @@ fn is_replaced(group: &Group, id: DriveId) -> bool {
 
 fn shapes() -> [Shape; 8] {
     [
-        shape(Level::Raid0, 3, None, None, None, 4 * KIB),
-        shape(Level::Raid5, 3, None, None, None, 4 * KIB),
-        shape(Level::Raid6, 4, None, None, None, 4 * KIB),
-        shape(Level::Raid1, 2, None, None, None, 64 * KIB),
-        shape(Level::Raid10, 4, None, None, None, 4 * KIB),
-        shape(Level::Raid5, 4, None, None, None, 128 * KIB),
-        shape(Level::Nm, 6, Some(4), None, None, 4 * KIB),
-        shape(Level::Raid50, 6, None, None, Some(2), 64 * KIB),
+        shape(Level::Raid0, 3, 4 * KIB),
+        shape(Level::Raid5, 3, 4 * KIB),
+        shape(Level::Raid6, 4, 4 * KIB),
+        shape(Level::Raid1, 2, 64 * KIB),
+        shape(Level::Raid10, 4, 4 * KIB),
+        shape(Level::Raid5, 4, 128 * KIB),
+        valid(Shape::of(Level::Nm, 6).parity(4), 4 * KIB),
+        shape(Level::Raid50, 6, 64 * KIB),
     ]
 }
 
@@ -89,7 +89,7 @@ fn writes_that_were_planned_before_the_switch_reach_the_new_drive() {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
         let drives = new_drives(&sim, 4, MIB, 512);
-        let raid5 = shape(Level::Raid5, 4, None, None, None, 4 * KIB);
+        let raid5 = shape(Level::Raid5, 4, 4 * KIB);
         let mut group = Group::create_with(&sim, raid5, Protection::plain(CrashSafety::Off), drives, 2);
         let mut model = Model::new(group.size());
         let new = SimDrive::new(&sim.env(), "new", MIB, 512);
@@ -218,7 +218,7 @@ fn a_member_that_fails_during_the_copy_leaves_only_the_rest_to_be_rebuilt() {
 fn a_copy_is_a_job_and_one_at_a_time() {
     let sim = Sim::new(7);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid6, 5, None, None, None, 4 * KIB);
+    let shape = shape(Level::Raid6, 5, 4 * KIB);
     let (mut group, model, id) = group_and_drive(&sim, &mut rng, shape, 1_000_000);
     let other = group.install(SimDrive::new(&sim.env(), "other", 4 * MIB, 512));
     sim.block_on(async {
@@ -246,8 +246,7 @@ fn a_copy_is_a_job_and_one_at_a_time() {
 fn an_operator_stops_a_copy_by_removing_the_new_drive() {
     let sim = Sim::new(8);
     let mut rng = sim.rng();
-    let (group, model, id) =
-        group_and_drive(&sim, &mut rng, shape(Level::Raid5, 4, None, None, None, 4 * KIB), 1_000_000);
+    let (group, model, id) = group_and_drive(&sim, &mut rng, shape(Level::Raid5, 4, 4 * KIB), 1_000_000);
     sim.block_on(async {
         begin(&group, id, &mut rng).await;
         group.leader().remove_spare(id).await.expect("it is one of the spares");
@@ -283,7 +282,7 @@ fn strips_that_the_member_cannot_give_are_computed_from_the_others() {
 fn a_rebuild_goes_before_a_copy() {
     let sim = Sim::new(9);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid6, 5, None, None, None, 4 * KIB);
+    let shape = shape(Level::Raid6, 5, 4 * KIB);
     let (mut group, model, id) = group_and_drive(&sim, &mut rng, shape, 5_000_000);
     let spare = group.install(SimDrive::new(&sim.env(), "spare", 4 * MIB, 512));
     sim.block_on(async {
@@ -305,8 +304,7 @@ fn a_rebuild_goes_before_a_copy() {
 fn the_new_drive_of_one_member_is_no_spare_for_another() {
     let sim = Sim::new(10);
     let mut rng = sim.rng();
-    let (group, model, id) =
-        group_and_drive(&sim, &mut rng, shape(Level::Raid6, 5, None, None, None, 4 * KIB), 5_000_000);
+    let (group, model, id) = group_and_drive(&sim, &mut rng, shape(Level::Raid6, 5, 4 * KIB), 5_000_000);
     sim.block_on(async {
         begin(&group, id, &mut rng).await;
         group.leader().fail_member(MemberIndex(3)).await.expect("two may be lost");
@@ -324,7 +322,7 @@ fn the_new_drive_of_one_member_is_no_spare_for_another() {
 /// data, and flushed.
 fn copied_under_load(seed: u64, level: (Level, u16), safety: CrashSafety, crash: Step) -> Program {
     let setup = Setup {
-        shape: shape(level.0, level.1, None, None, None, 8 * KIB),
+        shape: shape(level.0, level.1, 8 * KIB),
         protection: Protection { safety, checksums: seed.is_multiple_of(2) },
         sector_bytes: 512,
         drive_bytes: 512 * KIB,
@@ -384,7 +382,7 @@ fn a_crash_that_takes_another_member_with_it_finds_the_redundancy_whole() {
 fn a_small_write_costs_one_more_operation_while_its_member_is_copied() {
     let sim = Sim::new(11);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid6, 6, None, None, None, 64 * KIB);
+    let shape = shape(Level::Raid6, 6, 64 * KIB);
     let plain = Protection::plain(CrashSafety::Off);
     let mut group = Group::create_with(&sim, shape, plain, new_drives(&sim, 6, 4 * MIB, 512), 1);
     let new = SimDrive::new(&sim.env(), "new", 4 * MIB, 512);

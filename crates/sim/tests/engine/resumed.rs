@@ -15,14 +15,14 @@ const DRIVE_BYTES: u64 = 1536 * KIB;
 /// Shapes of each kind: with one and several sets, with stripe groups of one strip and of many.
 fn shapes() -> Vec<Shape> {
     vec![
-        shape(Level::Raid1, 2, None, None, None, 64 * KIB),
-        shape(Level::Raid1, 3, None, None, None, 16 * KIB),
-        shape(Level::Raid10, 4, None, None, None, 4 * KIB),
-        shape(Level::Raid5, 4, None, None, None, 16 * KIB),
-        shape(Level::Raid6, 5, None, None, None, 4 * KIB),
-        shape(Level::Raid7, 6, None, None, None, 8 * KIB),
-        shape(Level::Nm, 7, Some(4), None, None, 64 * KIB),
-        shape(Level::Raid50, 6, None, None, Some(2), 64 * KIB),
+        shape(Level::Raid1, 2, 64 * KIB),
+        shape(Level::Raid1, 3, 16 * KIB),
+        shape(Level::Raid10, 4, 4 * KIB),
+        shape(Level::Raid5, 4, 16 * KIB),
+        shape(Level::Raid6, 5, 4 * KIB),
+        shape(Level::Raid7, 6, 8 * KIB),
+        valid(Shape::of(Level::Nm, 7).parity(4), 64 * KIB),
+        shape(Level::Raid50, 6, 64 * KIB),
     ]
 }
 

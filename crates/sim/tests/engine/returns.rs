@@ -131,7 +131,7 @@ fn a_drive_that_missed_one_write_gets_one_stripe_group() {
 fn a_drive_that_was_written_elsewhere_is_filled_whole() {
     let sim = Sim::new(8);
     let mut rng = sim.rng();
-    let shape = Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).expect("a shape");
+    let shape = Shape::of(format::Level::Raid1, 2).strip_bytes(16 << 10).build().expect("a shape");
     let (mut group, model) = filled(&sim, shape, &mut rng);
     let drive = sim.block_on(pull(&group, 1, &mut rng)).revive();
     // Another machine runs its half of the mirror, and writes to it.
@@ -153,7 +153,7 @@ fn a_drive_that_was_written_elsewhere_is_filled_whole() {
 fn a_spare_that_took_the_place_ends_what_was_known() {
     let sim = Sim::new(9);
     let mut rng = sim.rng();
-    let shape = Shape::new(format::Level::Raid5, 4, None, None, None, 16 << 10).expect("a shape");
+    let shape = Shape::of(format::Level::Raid5, 4).strip_bytes(16 << 10).build().expect("a shape");
     let (mut group, mut model) = filled(&sim, shape, &mut rng);
     let old = sim.block_on(pull(&group, 2, &mut rng)).revive();
     let new = group.install(SimDrive::new(&sim.env(), "new", DRIVE_BYTES, 512));

@@ -78,10 +78,10 @@ fn with_one_parity_strip_bit_rot_is_reported_and_not_guessed() {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
         let shape = *rng.pick(&[
-            shape(Level::Raid5, 4, None, None, None, 16 * KIB),
-            shape(Level::Raid1, 2, None, None, None, 64 * KIB),
-            shape(Level::Raid10, 4, None, None, None, 4 * KIB),
-            shape(Level::Raid50, 6, None, None, Some(2), 4 * KIB),
+            shape(Level::Raid5, 4, 16 * KIB),
+            shape(Level::Raid1, 2, 64 * KIB),
+            shape(Level::Raid10, 4, 4 * KIB),
+            shape(Level::Raid50, 6, 4 * KIB),
         ]);
         let (group, _) = filled(&sim, shape, &mut rng);
         let (_, at, _) = rot(&group, &mut rng);
@@ -99,7 +99,7 @@ fn with_one_parity_strip_bit_rot_is_reported_and_not_guessed() {
 fn a_finding_names_the_group_byte() {
     let sim = Sim::new(3);
     let mut rng = sim.rng();
-    let (group, _) = filled(&sim, shape(Level::Raid6, 6, None, None, None, 16 * KIB), &mut rng);
+    let (group, _) = filled(&sim, shape(Level::Raid6, 6, 16 * KIB), &mut rng);
     let geometry = group.leader().shared().geometry.clone();
     let byte = geometry.offset(StripeGroup(2), 3, 5 * 4096);
     let member = geometry.member(StripeGroup(2), 5 * 4096, 3);
@@ -135,7 +135,7 @@ fn a_scrub_under_load_finds_nothing_in_a_healthy_group() {
 fn a_scrub_can_be_stopped_and_leaves_out_what_is_lost() {
     let sim = Sim::new(1);
     let mut rng = sim.rng();
-    let (group, model) = filled(&sim, shape(Level::Raid6, 6, None, None, None, 4 * KIB), &mut rng);
+    let (group, model) = filled(&sim, shape(Level::Raid6, 6, 4 * KIB), &mut rng);
     sim.block_on(async {
         assert!(!group.leader().stop_scrub(), "there is none");
         assert!(group.leader().start_scrub(ScrubMode::Report));
@@ -156,7 +156,7 @@ fn a_lost_or_misdirected_write_is_found_and_repaired() {
     for seed in seeds(40) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let (group, mut model) = filled(&sim, shape(Level::Raid6, 6, None, None, None, 16 * KIB), &mut rng);
+        let (group, mut model) = filled(&sim, shape(Level::Raid6, 6, 16 * KIB), &mut rng);
         let geometry = group.leader().shared().geometry.clone();
         let at = rng.below(group.size() / 4096) * 4096;
         let place = geometry.place(at);
@@ -186,8 +186,7 @@ fn a_scrub_takes_no_read_that_fails_once_for_damage() {
     for member in 0..3 {
         let sim = Sim::new(member as u64);
         let drives = new_drives(&sim, 3, 640 * KIB, 4096);
-        let group =
-            Group::create_with(&sim, shape(Level::Raid5, 3, None, None, None, 4096), Protection::DEFAULT, drives, 1);
+        let group = Group::create_with(&sim, shape(Level::Raid5, 3, 4096), Protection::DEFAULT, drives, 1);
         sim.block_on(async {
             group.leader().write(0, Buf::from(vec![7; 64 * KIB as usize]), true).await.expect("writable");
             group.leader().flush().await.expect("flushes");

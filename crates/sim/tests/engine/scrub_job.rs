@@ -49,7 +49,7 @@ fn a_paused_scrub_rests_and_then_compares_the_rest_and_nothing_twice() {
     for seed in seeds(20) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let (group, _) = filled(&sim, shape(Level::Raid6, 6, None, None, None, 4 * KIB), 5);
+        let (group, _) = filled(&sim, shape(Level::Raid6, 6, 4 * KIB), 5);
         let whole = sim.block_on(async {
             assert!(group.leader().start_scrub(ScrubMode::Report));
             group.jobs_end().await;
@@ -98,7 +98,7 @@ fn a_paused_scrub_rests_and_then_compares_the_rest_and_nothing_twice() {
 fn a_paused_scrub_can_be_stopped_and_makes_room_for_another_one() {
     let sim = Sim::new(1);
     let mut rng = sim.rng();
-    let (group, _) = filled(&sim, shape(Level::Raid6, 6, None, None, None, 4 * KIB), 1);
+    let (group, _) = filled(&sim, shape(Level::Raid6, 6, 4 * KIB), 1);
     sim.block_on(async {
         for wait in [false, true] {
             assert!(group.leader().start_scrub(ScrubMode::Report));
@@ -123,11 +123,8 @@ fn a_scrub_is_taken_up_after_a_crash_where_it_was_noted() {
     for seed in seeds(40) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shapes = [
-            shape(Level::Raid6, 6, None, None, None, 4 * KIB),
-            shape(Level::Raid60, 8, None, None, Some(2), 4 * KIB),
-            shape(Level::Raid6, 5, None, None, None, 16 * KIB),
-        ];
+        let shapes =
+            [shape(Level::Raid6, 6, 4 * KIB), shape(Level::Raid60, 8, 4 * KIB), shape(Level::Raid6, 5, 16 * KIB)];
         let (group, model) = filled(&sim, *rng.pick(&shapes), 6);
         let paused = rng.chance(1, 2);
         let progress: ScrubProgress = sim.block_on(async {
@@ -169,7 +166,7 @@ fn a_scrub_is_taken_up_after_a_crash_where_it_was_noted() {
 #[test]
 fn a_scrub_that_was_through_ends_at_once_when_it_is_taken_up() {
     let sim = Sim::new(3);
-    let (group, _) = filled(&sim, shape(Level::Raid60, 8, None, None, Some(2), 4 * KIB), 2);
+    let (group, _) = filled(&sim, shape(Level::Raid60, 8, 4 * KIB), 2);
     let through = ScrubProgress {
         mode: ScrubMode::Report,
         paused: false,
@@ -191,7 +188,7 @@ fn a_scrub_that_was_through_ends_at_once_when_it_is_taken_up() {
 fn a_paused_scrub_does_not_keep_a_resync_waiting() {
     let sim = Sim::new(5);
     let mut rng = sim.rng();
-    let (group, _) = filled(&sim, shape(Level::Raid5, 4, None, None, None, 4 * KIB), 0);
+    let (group, _) = filled(&sim, shape(Level::Raid5, 4, 4 * KIB), 0);
     sim.block_on(async {
         assert!(group.leader().start_scrub(ScrubMode::Report));
         a_while(&group, &mut rng).await;
@@ -213,7 +210,7 @@ fn a_paused_scrub_does_not_keep_a_resync_waiting() {
 fn the_superblocks_announce_a_catalogue_of_version_2_before_it_is_written() {
     for cut_after in 0..40 {
         let sim = Sim::new(cut_after);
-        let (group, _) = filled(&sim, shape(Level::Raid1, 2, None, None, None, 64 * KIB), 0);
+        let (group, _) = filled(&sim, shape(Level::Raid1, 2, 64 * KIB), 0);
         let settings = SettingsRecord { retire_slow: true, ..SettingsRecord::default() };
         let catalogue = Catalogue { settings, ..Catalogue::default() };
         let array = group.leader().clone();

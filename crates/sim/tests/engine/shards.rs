@@ -110,7 +110,7 @@ fn failures_seen_by_any_shard_reach_all_of_them() {
     for seed in seeds(40) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let shape = shape(Level::Raid6, 6, None, None, None, 4 * KIB);
+        let shape = shape(Level::Raid6, 6, 4 * KIB);
         let group = Group::create(&sim, shape, new_drives(&sim, 6, 512 * KIB, 512), 4);
         let mut model = Model::new(group.size());
         sim.block_on(async {
@@ -133,7 +133,7 @@ fn a_write_that_is_one_operation_of_memory_is_done_at_once_where_its_stripe_grou
     let sim = Sim::new(4);
     let shards = 2;
     for (level, members) in [(Level::Raid0, 2), (Level::Raid1, 2)] {
-        let shape = shape(level, members, None, None, None, 16 * KIB);
+        let shape = shape(level, members, 16 * KIB);
         let group = Group::create(&sim, shape, new_drives(&sim, usize::from(members), 4 << 20, 4096), shards);
         group.drives.iter().for_each(|drive| drive.set_latency(Latency::IMMEDIATE));
         sim.block_on(async {

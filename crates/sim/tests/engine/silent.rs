@@ -24,7 +24,7 @@ fn filled(sim: &Sim, shape: Shape, rng: &mut Rng, shards: usize) -> (Group, Mode
 }
 
 fn raid6() -> Shape {
-    shape(Level::Raid6, 6, None, None, None, 16 * KIB)
+    shape(Level::Raid6, 6, 16 * KIB)
 }
 
 /// The requests, and how they were answered.
@@ -215,7 +215,7 @@ fn without_hedging_a_member_that_never_answers_holds_up_its_reads_for_the_time_l
 fn a_member_that_is_needed_stays_and_is_waited_for() {
     let sim = Sim::new(2);
     let mut rng = sim.rng();
-    let raid5 = shape(Level::Raid5, 4, None, None, None, 16 * KIB);
+    let raid5 = shape(Level::Raid5, 4, 16 * KIB);
     let (group, mut model) = filled(&sim, raid5, &mut rng, 2);
     sim.block_on(group.leader().fail_member(MemberIndex(0))).expect("one may be lost");
     group.drives[1].hang(true);
@@ -266,7 +266,7 @@ fn of_more_silent_members_than_the_level_survives_none_is_lost_for_good() {
     for seed in seeds(20) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let raid5 = shape(Level::Raid5, 4, None, None, None, 16 * KIB);
+        let raid5 = shape(Level::Raid5, 4, 16 * KIB);
         let (group, mut model) = filled(&sim, raid5, &mut rng, 1 + seed as usize % 3);
         group.drives[1].hang(true);
         group.drives[2].hang(true);
@@ -343,11 +343,7 @@ fn write_all_at_once(group: &Group) -> (Rc<Cell<u64>>, u64) {
 
 #[test]
 fn a_member_that_is_slow_and_busy_is_never_lost_however_much_waits_in_its_queue() {
-    let shapes = [
-        shape(Level::Raid1, 2, None, None, None, 16 * KIB),
-        shape(Level::Raid5, 3, None, None, None, 16 * KIB),
-        shape(Level::Raid6, 6, None, None, None, 16 * KIB),
-    ];
+    let shapes = [shape(Level::Raid1, 2, 16 * KIB), shape(Level::Raid5, 3, 16 * KIB), shape(Level::Raid6, 6, 16 * KIB)];
     for shape in shapes {
         for slow in [0..1, 0..usize::from(shape.members)] {
             let sim = Sim::new(slow.end as u64);
@@ -372,7 +368,7 @@ fn a_member_that_is_slow_and_busy_is_never_lost_however_much_waits_in_its_queue(
 #[test]
 fn a_slow_member_is_asked_for_a_few_seconds_of_work_at_a_time() {
     let strip_bytes = 16 * KIB;
-    let raid1 = shape(Level::Raid1, 2, None, None, None, strip_bytes);
+    let raid1 = shape(Level::Raid1, 2, strip_bytes);
     let sim = Sim::new(9);
     let group = Group::create(&sim, raid1, new_drives(&sim, 2, 40 * MIB, 512), 2);
     // A mebibyte a second.

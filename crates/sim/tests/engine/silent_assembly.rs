@@ -150,11 +150,7 @@ fn falls_silent(shape: Shape, left: Left, member: usize, after: Option<u64>) -> 
 
 #[test]
 fn a_member_may_fall_silent_at_any_operation_of_an_assembly() {
-    let shapes = [
-        shape(Level::Raid1, 2, None, None, None, 64 * KIB),
-        shape(Level::Raid5, 3, None, None, None, 4 * KIB),
-        shape(Level::Raid6, 4, None, None, None, 16 * KIB),
-    ];
+    let shapes = [shape(Level::Raid1, 2, 64 * KIB), shape(Level::Raid5, 3, 4 * KIB), shape(Level::Raid6, 4, 16 * KIB)];
     for shape in shapes {
         for left in [Left::Stopped, Left::PowerCut, Left::Killed] {
             let asked = falls_silent(shape, left, 1, None);
@@ -201,7 +197,7 @@ fn more_silent_members_than_the_level_survives_are_an_error_that_names_them_and_
 fn a_spare_that_never_answers_is_not_waited_for_and_stays_a_spare() {
     let sim = Sim::new(3);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+    let shape = shape(Level::Raid5, 3, 8 * KIB);
     let (drives, model) = stopped(&sim, shape, 1, &mut rng);
     // The spare falls silent when its superblock is first read, and when it is identified.
     for after in [0, 2] {
@@ -227,7 +223,7 @@ fn a_superblock_one_of_whose_copies_is_never_answered_is_not_believed() {
     // The drive may be the newest, and it would not answer the next operation either.
     let sim = Sim::new(4);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid6, 4, None, None, None, 8 * KIB);
+    let shape = shape(Level::Raid6, 4, 8 * KIB);
     let (drives, _) = stopped(&sim, shape, 0, &mut rng);
     drives[0].mute_after(1);
     let assembly = look(&sim, &drives).expect("three are there");

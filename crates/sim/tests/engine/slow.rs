@@ -136,11 +136,11 @@ fn healthy_and_slow(shape: Shape, seed: u64, shards: usize, protected: Protected
 fn shapes() -> [Shape; 5] {
     let strip = 16 * KIB;
     [
-        shape(Level::Raid5, 6, None, None, None, strip),
-        shape(Level::Raid6, 6, None, None, None, strip),
-        shape(Level::Raid6, 10, None, None, None, strip),
-        shape(Level::Raid1, 2, None, None, None, 64 * KIB),
-        shape(Level::Raid10, 8, None, None, None, strip),
+        shape(Level::Raid5, 6, strip),
+        shape(Level::Raid6, 6, strip),
+        shape(Level::Raid6, 10, strip),
+        shape(Level::Raid1, 2, 64 * KIB),
+        shape(Level::Raid10, 8, strip),
     ]
 }
 
@@ -387,7 +387,7 @@ fn said_beside_users(
     writes: u64,
 ) -> (Nanos, Nanos, Vec<(Nanos, Nanos)>) {
     let bytes = 16 * MIB;
-    let shape = shape(Level::Raid6, 6, None, None, None, 16 * KIB);
+    let shape = shape(Level::Raid6, 6, 16 * KIB);
     let sim = Sim::new(6);
     let mut rng = sim.rng();
     let mut group = busy_group_of(&sim, shape, bytes, 2);

@@ -65,9 +65,9 @@ fn however_much_was_not_flushed_a_group_is_assembled_and_what_was_flushed_is_the
     // Regression: each stripe that was overwritten as a whole had a range of its own in the list of
     // lost blocks. When the list was full, the group could not be assembled any more.
     let shapes = [
-        (shape(Level::Raid5, 3, None, None, None, 4 * KIB), 1),
-        (shape(Level::Raid5, 3, None, None, None, 4 * KIB), 3),
-        (shape(Level::Raid6, 6, None, None, None, 4 * KIB), 2),
+        (shape(Level::Raid5, 3, 4 * KIB), 1),
+        (shape(Level::Raid5, 3, 4 * KIB), 3),
+        (shape(Level::Raid6, 6, 4 * KIB), 2),
     ];
     for (seed, (shape, shards)) in shapes.into_iter().enumerate() {
         let sim = Sim::new(seed as u64);
@@ -104,7 +104,7 @@ fn a_block_that_was_lost_and_written_again_stays_readable_however_many_ranges_th
     // Regression: with too many ranges to list the write failed, yet the block counted as written.
     // The next attempt succeeded, and after a restart the block was unreadable again.
     let sim = Sim::new(7);
-    let shape = shape(Level::Raid5, 3, None, None, None, 64 * KIB);
+    let shape = shape(Level::Raid5, 3, 64 * KIB);
     let stripe = 128 * KIB;
     let bytes = 2 * 120 * stripe;
     let bytes = bytes.next_multiple_of(MIB);
@@ -152,7 +152,7 @@ fn what_more_faults_than_are_promised_leave_unknown_is_listed_and_the_group_is_a
     // in the parity. With as many members lost as the level survives and an unreadable medium
     // beside them, a strip that was not being written could not be computed. Because of this one
     // block the group was never started again.
-    let shapes = [shape(Level::Raid5, 4, None, None, None, 4 * KIB), shape(Level::Raid6, 5, None, None, None, 4 * KIB)];
+    let shapes = [shape(Level::Raid5, 4, 4 * KIB), shape(Level::Raid6, 5, 4 * KIB)];
     // Two of three strips.
     const WRITTEN: u64 = 8192;
     for (shape, checksums) in shapes.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {

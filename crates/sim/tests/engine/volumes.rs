@@ -23,7 +23,7 @@ fn extent(start_byte: u64, len_bytes: u64) -> ExtentRecord {
 }
 
 fn raid5() -> Shape {
-    shape(Level::Raid5, 3, None, None, None, 4 * KIB)
+    shape(Level::Raid5, 3, 4 * KIB)
 }
 
 #[test]

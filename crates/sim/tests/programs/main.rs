@@ -89,15 +89,11 @@ fn which_of_two_lost_members_gets_the_only_spare_is_the_groups_choice() {
     // first one's place, and the group gave the spare to the second. The ledger, and the end of the
     // run, assumed that the first member had it.
     let write = |start, len, fua, pause_us| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us };
-    let of = |seed, level, members, sets, steps| {
-        program(seed, shape(level, members, None, None, sets, 4096), Protection::plain(CrashSafety::On), 4096, steps)
-    };
+    let of = |seed, shape, steps| program(seed, shape, Protection::plain(CrashSafety::On), 4096, steps);
     let programs = [
         of(
             502_556,
-            Level::Raid6,
-            5,
-            None,
+            shape(Level::Raid6, 5, 4096),
             vec![
                 Step::Die { member: 4, after: 0 },
                 Step::Work(vec![write(0, 512, true, 15), write(4096, 512, false, 2)]),
@@ -108,9 +104,7 @@ fn which_of_two_lost_members_gets_the_only_spare_is_the_groups_choice() {
         ),
         of(
             0,
-            Level::Raid50,
-            6,
-            Some(2),
+            shape(Level::Raid50, 6, 4096),
             vec![
                 Step::Work(vec![write(0, 512, false, 0)]),
                 Step::Die { member: 5, after: 0 },
@@ -151,7 +145,7 @@ fn a_durable_block_is_not_rolled_back_to_an_older_whole_record_when_its_own_reco
             Step::Die { member, after: 0 },
             Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![] },
         ];
-        let shape = shape(Level::Raid5, 3, None, None, None, 4096);
+        let shape = shape(Level::Raid5, 3, 4096);
         let program = program(0, shape, Protection::plain(CrashSafety::Strict), 4096, steps);
         execute(&program, false);
     }
@@ -193,7 +187,7 @@ fn a_read_that_fails_once_during_an_assembly_costs_no_member() {
         work,
     ];
     let plain = Protection::plain(CrashSafety::On);
-    let shape = shape(Level::Raid7, 5, None, None, None, 4096);
+    let shape = shape(Level::Raid7, 5, 4096);
     execute(&program(704_308, shape, plain, 512, steps.clone()), false);
     // The earlier recovery is cut off at every possible operation.
     for ops in 0..80 {
@@ -212,7 +206,7 @@ fn a_frame_of_the_log_that_a_drive_lost_is_not_needed_after_a_scrub() {
     // because of the missing frame, and an older whole record of the same blocks was rolled forward
     // over the newer data.
     let write = |start, len, pause_us| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us };
-    let shape = shape(Level::Raid60, 8, None, None, Some(2), 4096);
+    let shape = shape(Level::Raid60, 8, 4096);
     for member in 0..8 {
         let steps = vec![
             Step::Work(vec![write(0, 12 * 1024, 0), write(32 * 1024, 16 * 1024, 17)]),
@@ -233,7 +227,7 @@ fn checksums_that_a_drive_lost_are_known_again_after_a_scrub() {
             Step::Work(vec![write]),
             Step::Silent { member, fault: Silent::LostWrite, start: 60 * 1024, len: 512 },
         ];
-        let shape = shape(Level::Raid5, 5, None, None, None, 4096);
+        let shape = shape(Level::Raid5, 5, 4096);
         for seed in 0..4 {
             execute(&program(seed, shape, Protection::DEFAULT, 4096, steps.clone()), false);
         }
@@ -278,7 +272,7 @@ fn a_power_cut_while_a_member_is_leaving_that_is_there_afterwards_costs_nothing(
     // left. The power failed in between. The member was there again, without the content of its
     // cache, and the strips of another member were computed from its stale ones.
     let ask = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
-    let shape = shape(Level::Raid6, 5, None, None, None, 4096);
+    let shape = shape(Level::Raid6, 5, 4096);
     for protection in [Protection::plain(CrashSafety::On), Protection::DEFAULT] {
         for (leaving, dies) in [(0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 3)] {
             for after in 0..40 {
@@ -334,7 +328,7 @@ fn a_process_that_is_killed_when_a_member_has_refused_its_superblock_loses_nothi
     // Regression: the other members had taken their superblocks, and the warm-restart state was
     // valid for the superblocks before and those after this change.
     let ask = |request, start, len| Ask { request, start, len, shard: 0, pause_us: 0 };
-    let shape = shape(Level::Raid6, 5, None, None, None, 4096);
+    let shape = shape(Level::Raid6, 5, 4096);
     for after in 0..60 {
         let steps = vec![
             Step::Work(vec![ask(Request::Write { fua: false }, 0, 256 * 1024)]),
@@ -355,7 +349,7 @@ fn of_two_flushes_at_the_same_time_each_checkpoints_what_was_completed_when_it_b
     // second one found nothing left for a checkpoint record.
     let ask = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
     for level in [Level::Raid5, Level::Raid6] {
-        let shape = shape(level, 5, None, None, None, 32 * 1024);
+        let shape = shape(level, 5, 32 * 1024);
         for member in 0..5 {
             let steps = vec![
                 Step::Work(vec![ask(488 * 1024, 512, true)]),
@@ -389,7 +383,7 @@ fn a_process_that_is_killed_with_a_thousand_writes_under_way_loses_nothing() {
             Step::Crash { kind: CrashKind::Kill, after, lost: vec![0], again: vec![] },
             Step::Work(many.clone()),
         ];
-        let shape = shape(Level::Raid5, 3, None, None, None, 4096);
+        let shape = shape(Level::Raid5, 3, 4096);
         let program = program(after, shape, Protection::plain(CrashSafety::On), 512, steps);
         let setup = Setup { drive_bytes: 160 << 20, pace: Pace::Usual, ..program.setup };
         execute(&Program { setup, ..program }, false);
@@ -401,7 +395,7 @@ fn a_write_without_parity_over_chunks_of_which_one_is_new_is_there_as_a_whole() 
     // Regression (seed 338): the first allocation chunk of a strip had been written before, so the
     // write went straight to the member, and the second chunk still counted as never written.
     let ask = |start, len| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us: 0 };
-    let shape = shape(Level::Raid0, 4, None, None, None, 64 * 1024);
+    let shape = shape(Level::Raid0, 4, 64 * 1024);
     for chunks_before in 0..16u64 {
         let before = (0..4).filter(|chunk| chunks_before >> chunk & 1 == 1).map(|chunk| ask(chunk * 16 * 1024, 4096));
         let steps = vec![Step::Work(before.collect()), Step::Work(vec![ask(0, 64 * 1024)])];
@@ -448,7 +442,7 @@ fn a_member_that_dies_in_the_middle_of_a_start_is_one_of_which_the_group_may_not
     // Regression (seed 4482): the group was assembled before the member was dead, and the model
     // assumed that the group had noticed the death. Then another member failed for a moment and was
     // dropped, which was one too many.
-    let shape = shape(Level::Raid5, 4, None, None, None, 4096);
+    let shape = shape(Level::Raid5, 4, 4096);
     let ask = Ask { request: Request::Write { fua: false }, start: 0, len: 512, shard: 0, pause_us: 0 };
     let after = |after| {
         let steps = vec![
@@ -469,7 +463,7 @@ fn a_member_that_is_silent_in_the_middle_of_a_recovery_costs_no_more_than_one_th
     // recovery listed blocks of it as lost that were in flight at the power cut, and was itself cut
     // off. The model only knew of members that are disconnected when a start begins.
     let ask = |request, start, len| Step::Work(vec![Ask { request, start, len, shard: 0, pause_us: 0 }]);
-    let raid7 = shape(Level::Raid7, 5, None, None, None, 4096);
+    let raid7 = shape(Level::Raid7, 5, 4096);
     let silent = Step::Outage { members: vec![4], how: Broken::Silent, at_start: false, after: 19, us: 33_781_338 };
     for after in [20, 60, 140] {
         let steps = vec![

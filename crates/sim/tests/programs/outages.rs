@@ -2,7 +2,7 @@
 
 use format::{CrashSafety, Level, Shape};
 use sim::engine::history::Request;
-use sim::engine::{Protection, every_level, shape};
+use sim::engine::{Protection, every_level, shape, valid};
 use sim::program::execute::execute;
 use sim::program::{Ask, CrashKind, Pace, Program, Setup, Step};
 use sim::{Broken, OpKind};
@@ -75,9 +75,9 @@ fn a_group_without_any_drive_for_a_moment_is_one_group_when_it_is_assembled_agai
     let ask = |start, len| Ask { request: Request::Write { fua: true }, start, len, shard: 0, pause_us: 150 };
     let work = (0..12).map(|index| ask(index * 64 * 1024, 4096)).collect::<Vec<_>>();
     let mirrors = [
-        shape(Level::Raid1, 3, None, None, None, 4096),
-        shape(Level::Raid1, 4, None, None, None, 4096),
-        shape(Level::Raid10, 6, None, Some(3), None, 4096),
+        shape(Level::Raid1, 3, 4096),
+        shape(Level::Raid1, 4, 4096),
+        valid(Shape::of(Level::Raid10, 6).copies(3), 4096),
     ];
     for shape in mirrors {
         for seed in 0..60 {
@@ -100,8 +100,8 @@ fn a_kill_after_a_moment_without_any_drive_costs_nothing_that_was_acknowledged()
     // the epochs before and after that attempt, but not for its epoch.
     let ask = |request, start| Ask { request, start, len: 512, shard: 0, pause_us: 0 };
     let write = || Step::Work(vec![ask(Request::Write { fua: false }, 0)]);
-    for (level, members, sets) in [(Level::Raid50, 6, Some(2)), (Level::Raid5, 4, None), (Level::Raid1, 3, None)] {
-        let shape = shape(level, members, None, None, sets, 4096);
+    for (level, members) in [(Level::Raid50, 6), (Level::Raid5, 4), (Level::Raid1, 3)] {
+        let shape = shape(level, members, 4096);
         for after in 60..100 {
             let steps = vec![
                 outage(&shape, Broken::Errors, false, after, 0),
@@ -119,7 +119,7 @@ fn a_kill_after_a_moment_without_any_drive_costs_nothing_that_was_acknowledged()
 fn a_moment_without_any_drive_as_a_spare_takes_its_place_leaves_superblocks_that_can_be_written() {
     // Regression (seed 22812): the slot of an absent member had no drive identity any more, but was
     // marked faulty. Such a superblock must not be written, and the program ended.
-    let shape = shape(Level::Raid7, 7, None, None, None, 4096);
+    let shape = shape(Level::Raid7, 7, 4096);
     let write =
         || Step::Work(vec![Ask { request: Request::Write { fua: false }, start: 0, len: 512, shard: 0, pause_us: 0 }]);
     for after in 0..12 {
@@ -187,7 +187,7 @@ fn a_member_that_was_away_while_a_recovery_was_cut_off_has_no_part_in_the_next_o
     // was half new.
     let ask = |request, start, len| Ask { request, start, len, shard: 0, pause_us: 0 };
     let write = |start, len| ask(Request::Write { fua: false }, start, len);
-    let shape = shape(Level::Raid7, 7, None, None, None, 4096);
+    let shape = shape(Level::Raid7, 7, 4096);
     for safety in [CrashSafety::On, CrashSafety::Strict] {
         for (after, again) in
             (120..180).step_by(6).flat_map(|after| (90..130).step_by(4).map(move |again| (after, again)))
@@ -221,7 +221,7 @@ fn a_strip_that_could_not_be_read_when_it_was_written_costs_none_that_was_being_
     // parity, although it was written in place as well. After a power cut another member was still
     // being rebuilt, and its strip could not be computed.
     let ask = |request, start, pause_us| Ask { request, start, len: 512, shard: 0, pause_us };
-    let shape = shape(Level::Raid5, 5, None, None, None, 8192);
+    let shape = shape(Level::Raid5, 5, 8192);
     for after in 0..6 {
         let steps = vec![
             Step::Work(vec![ask(Request::Write { fua: true }, 0, 0)]),
@@ -249,7 +249,7 @@ fn no_member_leaves_while_those_that_stay_cannot_flush() {
     // moment. Those whose turn came first left the group. The others had not been flushed, and
     // after a power cut blocks of stripes with several lost strips could not be computed.
     let ask = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
-    let shape = shape(Level::Raid6, 6, None, None, None, 4096);
+    let shape = shape(Level::Raid6, 6, 4096);
     for members in [vec![0, 1, 5], vec![0, 4, 5], vec![1, 2, 3]] {
         for after in 0..20 {
             let steps = vec![
@@ -272,7 +272,7 @@ fn a_log_that_cannot_be_read_for_a_moment_during_a_recovery_costs_no_block() {
     // later. The drive was back for everything else. A block of a lost member counted as unknown,
     // since nothing but the record said what it was.
     let write = |start, fua| Ask { request: Request::Write { fua }, start, len: 512, shard: 0, pause_us: 0 };
-    let shape = shape(Level::Raid5, 3, None, None, None, 65536);
+    let shape = shape(Level::Raid5, 3, 65536);
     for seed in 247150..247190 {
         let steps = vec![
             Step::Work(vec![write(0, true)]),
@@ -295,7 +295,7 @@ fn a_member_that_was_about_to_leave_and_stays_costs_no_strip_of_another() {
     // of two members were missing, and the stripe could not be computed.
     let ask = |request, start: u64, len: u64, pause_us| Ask { request, start, len, shard: 0, pause_us };
     let write = |start, len, pause_us| ask(Request::Write { fua: false }, start, len, pause_us);
-    let shape = shape(Level::Raid5, 5, None, None, None, 4096);
+    let shape = shape(Level::Raid5, 5, 4096);
     for seed in 271600..271640 {
         let steps = vec![
             Step::Restart { without: vec![2], shards: 1 },
@@ -328,7 +328,7 @@ fn a_whole_record_has_strips_that_could_not_be_read_as_well() {
     // parity of its stripe, while another strip was on a member that was still being rebuilt. The
     // stripe could not be computed, and the group never started again.
     let write = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
-    let shape = shape(Level::Raid5, 5, None, None, None, 8192);
+    let shape = shape(Level::Raid5, 5, 8192);
     for (start, after) in (0..14).flat_map(|strip| (0..8).map(move |after| (strip * 8192, after))) {
         let steps = vec![
             Step::Work(vec![write(0, 128 << 10, true)]),
@@ -350,7 +350,7 @@ fn a_write_that_came_to_no_end_keeps_its_record_while_the_group_is_out_of_reach(
     // write could not be retried yet, and dropped its record. Only memory then had the intended
     // content of its strips. A kill lost that, and the strips could not be computed.
     let ask = |request, start, len| Ask { request, start, len, shard: 0, pause_us: 0 };
-    let shape = shape(Level::Raid5, 5, None, None, None, 4096);
+    let shape = shape(Level::Raid5, 5, 4096);
     for seed in 439420..439440 {
         let steps = vec![
             Step::Restart { without: vec![2], shards: 3 },
@@ -397,7 +397,7 @@ fn a_strip_that_cannot_be_read_for_a_moment_costs_no_strip_of_a_member_that_is_b
                 Step::Outage { members: vec![1], how: Broken::Errors, at_start: false, after: 1, us: 122 },
                 Step::Work(vec![ask(Request::Flush, 0, 0, 0), ask(write, start_kib, len_kib, 43)]),
             ];
-            let shape = shape(Level::Raid5, members, None, None, None, 8192);
+            let shape = shape(Level::Raid5, members, 8192);
             let program = program(seed, shape, Protection::DEFAULT, 4096, steps);
             let setup = Setup { pace: Pace::Usual, shards: 3, drive_bytes: 512 << 10, ..program.setup };
             execute(&Program { setup: Setup { in_pieces: true, ..setup }, ..program }, false);
@@ -411,7 +411,7 @@ fn checksums_that_a_kill_took_are_computed_anew_also_of_members_that_are_out_of_
     // with a media defect. These were the checksums of data that did not exist. The members were
     // back a moment later, and none of their data was trusted.
     let write = Ask { request: Request::Write { fua: false }, start: 0, len: 4096, shard: 0, pause_us: 0 };
-    let shape = shape(Level::Raid60, 8, None, None, Some(2), 4096);
+    let shape = shape(Level::Raid60, 8, 4096);
     for (seed, after) in (0..4).flat_map(|seed| (0..40).map(move |after| (seed, after))) {
         let steps = vec![
             Step::Work(vec![write]),

@@ -31,7 +31,7 @@ fn group(sim: &Sim, shape: Shape, remote: impl Fn(usize) -> bool, addresses: usi
 }
 
 fn raid5() -> Shape {
-    shape(Level::Raid5, 3, None, None, None, 4 * KIB)
+    shape(Level::Raid5, 3, 4 * KIB)
 }
 
 /// Runs `what` at random times.
@@ -294,7 +294,7 @@ fn one_of_two_paths_may_be_cut() {
 fn reset_under_load(seed: u64, keeps_order: bool) {
     let sim = Sim::new(seed);
     let mut rng = sim.rng();
-    let shape = shape(Level::Raid1, 2, None, None, None, 4 * KIB);
+    let shape = shape(Level::Raid1, 2, 4 * KIB);
     let (group, targets) = group(&sim, shape, |index| index == 1, 1);
     let target = targets[1].as_ref().expect("it has one");
     target.keep_order(keeps_order);

@@ -51,7 +51,7 @@ impl Group {
             drives.push(env.attach(&OpenDrive::open(&spec).map_err(|error| error.to_string())?));
         }
         let uuid = |number: u8| Uuid::from_random([number; 16]);
-        let shape = Shape::new(level, members, None, None, None, STRIP_BYTES).map_err(|error| error.to_string())?;
+        let shape = Shape::of(level, members).strip_bytes(STRIP_BYTES).build().map_err(|error| error.to_string())?;
         let new = NewGroup {
             array: uuid(255),
             name: "bench".into(),

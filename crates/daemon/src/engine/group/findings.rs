@@ -84,7 +84,7 @@ mod tests {
     const STRIP: u64 = 64 << 10;
 
     fn geometry(level: Level, members: u16) -> Geometry {
-        let shape = Shape::new(level, members, None, None, None, STRIP as u32).unwrap();
+        let shape = Shape::of(level, members).strip_bytes(STRIP as u32).build().unwrap();
         Geometry::new(&shape, &Layout::plan(&shape, 64 << 20, false).unwrap(), 512)
     }
 
