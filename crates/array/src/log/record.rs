@@ -68,7 +68,7 @@ struct Holders {
 
 impl Holders {
     fn are_none(&self) -> bool {
-        self.parity.is_empty() && !(self.wants_extra && !self.data.is_empty())
+        self.parity.is_empty() && (!self.wants_extra || self.data.is_empty())
     }
 }
 
