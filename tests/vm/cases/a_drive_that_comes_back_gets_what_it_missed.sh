@@ -36,7 +36,7 @@ echo "pulled: degraded at once"
 write 40000000 4 2
 host plug 2
 wait_for 60 whole_again
-missed=$(sed -n 's/.*missed_bytes=\([0-9]*\).*/\1/p' /run/purlind.log | tail -n 1)
+missed=$(sed -n 's/.*dirty_bytes=\([0-9]*\).*/\1/p' /run/purlind.log | tail -n 1)
 [[ $missed ]] || fail "it was not recognised"
 echo "measured: got at most $missed of $((12 << 20)) bytes of its own" >&2
 ((missed <= 3 << 20)) || fail "it got $missed bytes"
