@@ -14,6 +14,7 @@
 //! - `layers`: a module imports only its own layer and those below, as a crate's file `layers`
 //!   says.
 //! - `links`: links between documents lead somewhere.
+//! - `names`: source files that documents and comments name are there.
 //! - `book`: the book has every document of `docs`. [`check_book`] checks the links of the built
 //!   book, which `./x book` ends with.
 
@@ -64,6 +65,7 @@ pub fn check(root: &Path) -> io::Result<Vec<Finding>> {
         findings.extend(rules::length::check(file)?);
     }
     findings.extend(rules::links::check(&files));
+    findings.extend(rules::names::check(&files));
     findings.extend(rules::book::check(&files));
     findings.extend(rules::imports::check(&files)?);
     findings.sort();

@@ -23,7 +23,7 @@ use crate::state::{Alarm, ConnectionState, ExportState};
 
 /// A queue keeps a [`Handle`] of so many namespaces, or more while it uses more of them at once.
 /// Each takes a few KiB, including the state that the export and the namespace keep for the queue
-/// (`tests/nvme_scale.rs` measures it).
+/// (`tests/memory.rs` measures it).
 const HANDLES_MAX: usize = 128;
 
 /// An I/O queue's access to a namespace.

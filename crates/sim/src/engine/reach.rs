@@ -1,5 +1,5 @@
 //! Members on targets: how they leave a group and come back. The rules are those of the daemon
-//! (`engine/drives/disconnected.rs`).
+//! (`engine/drives/away.rs`).
 
 use std::time::Duration;
 
