@@ -74,9 +74,11 @@ pub(crate) struct ArrayShard<E: Env> {
     pub decoders: RefCell<BTreeMap<RoleSet, Rc<gf::Decoder>>>,
     /// Incomplete writes.
     pub incomplete: IncompleteWrites,
-    /// Allocation chunks that were freed and not yet trimmed.
-    pub trims: RefCell<Vec<(StripeGroup, Range)>>,
+    /// Allocation chunks that were freed and not yet discarded on the drives.
+    pub freed: RefCell<Vec<(StripeGroup, Range)>>,
     pub trimming: Cell<bool>,
+    /// Resolves when the discards are done for which a stripe group is being locked.
+    pub trim_locks: RefCell<BTreeMap<StripeGroup, Receiver<()>>>,
     /// Limits the steps of large zeroing requests that run at the same time, see
     /// [`crate::io::zero`].
     pub zeroing: FairSemaphore,
@@ -158,8 +160,9 @@ impl<E: Env> Array<E> {
                 ahead_limit: Cell::new(AHEAD_MIN),
                 decoders: RefCell::default(),
                 incomplete: IncompleteWrites::default(),
-                trims: RefCell::default(),
+                freed: RefCell::default(),
                 trimming: Cell::new(false),
+                trim_locks: RefCell::default(),
                 zeroing: FairSemaphore::for_tasks(STEPS_AT_ONCE),
                 saving_sums: Cell::new(false),
                 persisting: Cell::new(false),
@@ -507,6 +510,10 @@ impl<E: Env> ArrayShard<E> {
                 Ok(Reply::Done)
             }
             Request::Silent(member, drive) => Ok(Reply::Accepted(self.give_up(member, drive))),
+            Request::Freed(stripe_group, chunk) => {
+                self.trim_later([(stripe_group, chunk)]);
+                Ok(Reply::Done)
+            }
             Request::Slow(member, drive) => {
                 self.note_slow(member, drive);
                 Ok(Reply::Done)

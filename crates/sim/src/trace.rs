@@ -74,6 +74,24 @@ impl Counts {
     }
 }
 
+impl std::iter::Sum for Counts {
+    fn sum<I: Iterator<Item = Counts>>(counts: I) -> Counts {
+        counts.fold(Counts::default(), |sum, other| Counts {
+            reads: sum.reads + other.reads,
+            writes: sum.writes + other.writes,
+            fua_writes: sum.fua_writes + other.fua_writes,
+            flushes: sum.flushes + other.flushes,
+            discards: sum.discards + other.discards,
+            zeroes: sum.zeroes + other.zeroes,
+            read_bytes: sum.read_bytes + other.read_bytes,
+            write_bytes: sum.write_bytes + other.write_bytes,
+            discard_bytes: sum.discard_bytes + other.discard_bytes,
+            zero_bytes: sum.zero_bytes + other.zero_bytes,
+            errors: sum.errors + other.errors,
+        })
+    }
+}
+
 /// The phase of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {

@@ -11,6 +11,7 @@ pub(crate) mod plan;
 pub(crate) mod read;
 pub(crate) mod report;
 pub(crate) mod stripe_group;
+pub(crate) mod trim;
 pub(crate) mod types;
 pub(crate) mod write;
 pub(crate) mod write_retry;

@@ -108,9 +108,9 @@ impl<E: Env> ArrayShard<E> {
                     waiter.send(scrubbed.map(Reply::Scrubbed));
                 }
                 Op::Nothing => waiter.send(Ok(Reply::Done)),
-                Op::Trim { chunk } => {
-                    Box::pin(self.trim_chunk(stripe_group, chunk)).await;
+                Op::Lock => {
                     waiter.send(Ok(Reply::Done));
+                    self.keep_locked(stripe_group).await;
                 }
             }
         }

@@ -33,7 +33,6 @@
 //! first writes that a crash cuts off; random programs compare every byte with a model.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use drive::{BlockError, Buf, BufMut, Drive, Env, join_all};
 use format::MemberState;
@@ -48,9 +47,6 @@ use crate::io::plan::Strip;
 use crate::io::types::{Logged, ReadFailure, RowView, StripView, StripWrite};
 use crate::state::message::{Op, Piece, Pieces, Request};
 use crate::state::slot::DriveId;
-
-/// How long freed chunks are collected before they are discarded on the drives.
-const TRIM_DELAY: Duration = Duration::from_millis(50);
 
 /// Bytes of chunks, on each member, that were written for the first time since the map was last
 /// made durable. After a killed daemon their checksums are computed again, so this bounds how long
@@ -238,7 +234,7 @@ impl<E: Env> ArrayShard<E> {
             }
             if allocated {
                 self.shared.map.clear(index);
-                self.trim_later(stripe_group, chunk);
+                self.trim_later([(stripe_group, chunk)]);
             }
         }
     }
@@ -324,51 +320,5 @@ impl<E: Env> ArrayShard<E> {
             }
         }
         Ok(failed)
-    }
-
-    /// Discards a freed chunk on the drives once the change of the map is durable.
-    fn trim_later(self: &Rc<Self>, stripe_group: StripeGroup, chunk: Range) {
-        self.trims.borrow_mut().push((stripe_group, chunk));
-        if self.trimming.replace(true) {
-            return;
-        }
-        let inner = self.clone();
-        self.env.spawn(async move {
-            loop {
-                inner.env.sleep(TRIM_DELAY).await;
-                let trims = std::mem::take(&mut *inner.trims.borrow_mut());
-                if trims.is_empty() || inner.shared.is_stopped() {
-                    inner.trimming.set(false);
-                    return;
-                }
-                if inner.on_leader(Request::Persist).await.is_err() {
-                    continue; // Not durable: the drives keep the old bytes, which costs nothing but space.
-                }
-                for (stripe_group, chunk) in trims {
-                    // The reply says only that it was tried.
-                    let _ = inner.on_owner(stripe_group, Op::Trim { chunk }).await;
-                }
-            }
-        });
-    }
-
-    /// Discards a chunk on the drives, unless it was written again or its clearing is not durable.
-    pub async fn trim_chunk(self: &Rc<Self>, stripe_group: StripeGroup, chunk: Range) {
-        let geometry = &self.shared.geometry;
-        let index = geometry.chunk_index(stripe_group, chunk.start);
-        if self.shared.map.get(index) {
-            return;
-        }
-        if self.shared.map.clear_is_pending(index) {
-            // Another chunk near it was cleared meanwhile. The next round may find it durable.
-            self.trim_later(stripe_group, chunk);
-            return;
-        }
-        let view = self.view(stripe_group, chunk.start, &[]);
-        let offset = geometry.drive_offset(stripe_group, chunk.start);
-        let drives = view.0.iter().filter_map(|strip| strip.drive.clone()).filter(|drive| drive.info().discards);
-        // A drive that cannot discard keeps its space. A drive that is failing shows it at the next
-        // write.
-        join_all(drives.map(|drive| async move { drive.discard(offset, chunk.len()).await })).await;
     }
 }

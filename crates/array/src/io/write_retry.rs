@@ -91,9 +91,9 @@ impl<E: Env> ArrayShard<E> {
     /// [`BlockError`] as for a write, if the retry failed and `op` cannot do without it.
     pub async fn retry_writes_before(self: &Rc<Self>, stripe_group: StripeGroup, op: &Op) -> Result<(), BlockError> {
         match op {
-            // Reads check themselves whether they need a retry. A chunk that is trimmed was freed
+            // Reads check themselves whether they need a retry. A chunk that is discarded was freed
             // by a write.
-            Op::Read { .. } | Op::Trim { .. } | Op::Nothing => Ok(()),
+            Op::Read { .. } | Op::Lock | Op::Nothing => Ok(()),
             Op::Rebuild { .. } | Op::Scrub { .. } => self.retry_writes(|other| other == stripe_group).await,
             Op::Write { pieces, .. } => {
                 if let Err(error) = self.retry_writes(|other| other == stripe_group).await

@@ -29,6 +29,7 @@ use crate::geometry::MemberIndex;
 use crate::state::cause::{Cause, Failure};
 use crate::state::errors::Failed;
 use crate::state::leader::{DisconnectedMember, GroupState, Leader, Leaves};
+use crate::state::map::Snapshot;
 use crate::state::slot::{DriveId, Slot};
 
 /// Time until superblocks that could not be written are written again.
@@ -36,6 +37,9 @@ const ANNOUNCE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Most map blocks that are written with FUA. With more of them a flush at the end is cheaper.
 const FUA_BLOCKS_MAX: usize = 4;
+
+/// Most map blocks that are written at the same time. Bounds memory: each is 4 KiB for each member.
+const MAP_BLOCKS_AT_ONCE: usize = 64;
 
 impl<E: Env> ArrayShard<E> {
     pub fn leader(&self) -> &Leader {
@@ -267,26 +271,24 @@ impl<E: Env> ArrayShard<E> {
         let result = self.write_snapshots(&snapshots).await;
         for snapshot in &snapshots {
             match result {
-                Ok(()) => self.shared.map.persisted(snapshot.block),
+                Ok(()) => self.shared.map.persisted(snapshot),
                 Err(_) => self.shared.map.retry(snapshot.block),
             }
         }
         result
     }
 
-    async fn write_snapshots(self: &Rc<Self>, snapshots: &[crate::state::map::Snapshot]) -> Result<(), BlockError> {
+    async fn write_snapshots(self: &Rc<Self>, snapshots: &[Snapshot]) -> Result<(), BlockError> {
         self.flush_members().await?;
         self.buggify_delay("members are flushed, and the map is not written").await;
         if snapshots.is_empty() {
             return Ok(());
         }
         let fua = snapshots.len() <= FUA_BLOCKS_MAX;
-        for snapshot in snapshots {
-            let sequence = self.leader().map_versions.borrow_mut()[snapshot.block as usize].begin();
-            let block = MapBlock { index: snapshot.block, sequence, bits: *snapshot.bits };
-            let bytes = BufMut::copy_of(&block.encode(&self.shared.array)).freeze();
-            let offset = map_slot_offset(&self.leader().layout, snapshot.block, sequence % 2);
-            self.write_everywhere(offset, bytes, fua).await?;
+        // Blocks have slots of their own, so their order does not matter.
+        for together in snapshots.chunks(MAP_BLOCKS_AT_ONCE) {
+            let writes = together.iter().map(|snapshot| self.write_snapshot(snapshot, fua));
+            join_all(writes).await.into_iter().collect::<Result<(), BlockError>>()?;
         }
         if !fua {
             self.flush_members().await?;
@@ -294,6 +296,14 @@ impl<E: Env> ArrayShard<E> {
         let mut versions = self.leader().map_versions.borrow_mut();
         snapshots.iter().for_each(|snapshot| versions[snapshot.block as usize].end());
         Ok(())
+    }
+
+    async fn write_snapshot(self: &Rc<Self>, snapshot: &Snapshot, fua: bool) -> Result<(), BlockError> {
+        let sequence = self.leader().map_versions.borrow_mut()[snapshot.block as usize].begin();
+        let block = MapBlock { index: snapshot.block, sequence, bits: *snapshot.bits };
+        let bytes = BufMut::copy_of(&block.encode(&self.shared.array)).freeze();
+        let offset = map_slot_offset(&self.leader().layout, snapshot.block, sequence % 2);
+        self.write_everywhere(offset, bytes, fua).await
     }
 
     /// Writes the same bytes to every member and replacement. Those that cannot take them leave the

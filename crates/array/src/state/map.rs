@@ -10,12 +10,14 @@
 //!    data it stands for.
 //! 4. A bit that was cleared but is still set on the members must not be set again before the
 //!    clearing is durable. Otherwise a crash in the middle of the second first write would show a
-//!    half-written chunk. `cleared` remembers such bits.
+//!    half-written chunk. `pending` remembers such bits, chunk by chunk, so that a freed chunk
+//!    delays no first write of its neighbours.
 //! 5. From the change of a bit until the change is durable, its block is dirty or being saved. A
 //!    task that promises durability waits for the leader, also if another request has taken the
 //!    block already.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::{MAP_PAYLOAD_BYTES, Uuid};
@@ -34,9 +36,9 @@ pub struct AllocationMap {
     dirty: BlockSet,
     /// Blocks taken by a snapshot that is not durable yet. Only the leader changes this set.
     saving: BlockSet,
-    cleared: BlockSet,
-    /// Like `saving`, for clearings.
-    saving_cleared: BlockSet,
+    /// By block. Made with the first clearing of the block, so a group in which nothing is freed
+    /// needs no memory for it.
+    pending: Box<[OnceLock<PendingClears>]>,
     chunk_count: u64,
     /// Memory that outlives the process. Every change is made there too.
     warm: Option<WarmGroup>,
@@ -46,6 +48,9 @@ pub struct AllocationMap {
     newly_set: AtomicU64,
 }
 
+/// Chunks of a block whose clearing is not durable, a bit each.
+type PendingClears = Box<[AtomicU64; WORDS_PER_BLOCK]>;
+
 /// The bits of a block at the time it was taken for writing.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -53,6 +58,8 @@ pub struct Snapshot {
     pub block: u64,
     /// Its bits.
     pub bits: Box<[u8; MAP_PAYLOAD_BYTES]>,
+    /// The chunks whose clearing is durable with it, a bit each.
+    clears: Option<Box<[u64]>>,
 }
 
 impl AllocationMap {
@@ -63,8 +70,7 @@ impl AllocationMap {
             words: (0..blocks as usize * WORDS_PER_BLOCK).map(|_| AtomicU64::new(0)).collect(),
             dirty: BlockSet::new(blocks as usize),
             saving: BlockSet::new(blocks as usize),
-            cleared: BlockSet::new(blocks as usize),
-            saving_cleared: BlockSet::new(blocks as usize),
+            pending: (0..blocks).map(|_| OnceLock::new()).collect(),
             chunk_count,
             warm: None,
             allocated: AtomicU64::new(0),
@@ -165,15 +171,18 @@ impl AllocationMap {
             self.allocated.fetch_sub(1, Ordering::Relaxed);
             // After the bit: a snapshot that takes this mark also sees the bit. Before the dirty
             // mark: so a snapshot still follows.
-            self.cleared.insert(chunk / CHUNKS_PER_BLOCK);
-            self.dirty.insert(chunk / CHUNKS_PER_BLOCK);
+            let block = chunk / CHUNKS_PER_BLOCK;
+            let pending = self.pending[block as usize].get_or_init(|| Box::new([const { AtomicU64::new(0) }; _]));
+            pending[(chunk / 64) as usize % WORDS_PER_BLOCK].fetch_or(bit, Ordering::AcqRel);
+            self.dirty.insert(block);
         }
     }
 
-    /// Whether a clearing in this chunk's block is not durable yet (invariant 4).
+    /// Whether the clearing of this chunk is not durable yet (invariant 4).
     pub fn clear_is_pending(&self, chunk: u64) -> bool {
-        // In the order in which a snapshot moves the marks.
-        self.cleared.contains(chunk / CHUNKS_PER_BLOCK) || self.saving_cleared.contains(chunk / CHUNKS_PER_BLOCK)
+        let pending = self.pending[(chunk / CHUNKS_PER_BLOCK) as usize].get();
+        let word = |pending: &PendingClears| pending[(chunk / 64) as usize % WORDS_PER_BLOCK].load(Ordering::Acquire);
+        pending.is_some_and(|pending| word(pending) >> (chunk % 64) & 1 == 1)
     }
 
     /// Number of clearings. If it changed during a read, the drive may have been discarding the
@@ -203,28 +212,28 @@ impl AllocationMap {
     pub fn snapshot(&self) -> Vec<Snapshot> {
         self.newly_set.store(0, Ordering::Relaxed);
         let blocks = self.dirty.move_to(&self.saving);
-        for &block in &blocks {
-            if self.cleared.contains(block) {
-                self.saving_cleared.insert(block);
-                self.cleared.remove(block);
-            }
-        }
         let copy = |block: u64| {
+            // Before the bits: so the snapshot has every clearing that is taken here.
+            let pending = self.pending[block as usize].get();
+            let clears = pending.map(|words| words.iter().map(|word| word.load(Ordering::Acquire)).collect());
             let mut bits = Box::new([0; MAP_PAYLOAD_BYTES]);
             let first = block as usize * WORDS_PER_BLOCK;
             for (index, bytes) in bits.chunks_exact_mut(8).enumerate() {
                 bytes.copy_from_slice(&self.words[first + index].load(Ordering::Acquire).to_le_bytes());
             }
-            Snapshot { block, bits }
+            Snapshot { block, bits, clears }
         };
         blocks.into_iter().map(copy).collect()
     }
 
-    /// The snapshot of the block and its clearings are durable. Later changes have marked the block
-    /// again.
-    pub fn persisted(&self, block: u64) {
-        self.saving_cleared.remove(block);
-        self.saving.remove(block);
+    /// The snapshot and its clearings are durable. Later changes have marked the block again.
+    pub fn persisted(&self, snapshot: &Snapshot) {
+        let pending = self.pending[snapshot.block as usize].get();
+        // No clearing of the snapshot is there a second time: its chunk cannot be set before this.
+        for (word, taken) in pending.into_iter().flat_map(|words| words.iter()).zip(snapshot.clears.iter().flatten()) {
+            word.fetch_and(!taken, Ordering::AcqRel);
+        }
+        self.saving.remove(snapshot.block);
     }
 
     /// Marks a block to be written again, because a member without a copy is about to join.
@@ -235,10 +244,6 @@ impl AllocationMap {
     /// The snapshot could not be written to all members. The block stays dirty, and its clearings
     /// stay pending.
     pub fn retry(&self, block: u64) {
-        if self.saving_cleared.contains(block) {
-            self.cleared.insert(block);
-            self.saving_cleared.remove(block);
-        }
         self.dirty.insert(block);
         self.saving.remove(block);
     }
@@ -277,18 +282,18 @@ mod tests {
         let map = AllocationMap::new(100_000);
         map.set(5);
         for snapshot in map.snapshot() {
-            map.persisted(snapshot.block);
+            map.persisted(&snapshot);
         }
         map.clear(5);
         assert!(map.clear_is_pending(5));
         let taken = map.snapshot();
         map.clear(5);
-        assert!(map.clear_is_pending(6), "the snapshot is not durable yet");
+        assert!(map.clear_is_pending(5), "the snapshot is not durable yet");
         assert_eq!(taken.len(), 1);
         map.retry(taken[0].block);
         assert!(map.clear_is_pending(5) && map.is_dirty(), "it could not be saved");
         for snapshot in map.snapshot() {
-            map.persisted(snapshot.block);
+            map.persisted(&snapshot);
         }
         assert!(!map.clear_is_pending(5) && !map.is_dirty());
     }
@@ -299,7 +304,7 @@ mod tests {
         map.set(1);
         let taken = map.snapshot();
         assert!(map.is_dirty() && map.chunk_is_dirty(1), "a flush that comes now has to wait");
-        map.persisted(taken[0].block);
+        map.persisted(&taken[0]);
         assert!(!map.is_dirty() && !map.chunk_is_dirty(1));
     }
 
@@ -311,8 +316,27 @@ mod tests {
         map.clear(1);
         let taken = map.snapshot();
         map.clear(2);
-        map.persisted(taken[0].block);
+        assert!(map.clear_is_pending(1) && map.clear_is_pending(2));
+        map.persisted(&taken[0]);
+        assert!(!map.clear_is_pending(1), "the snapshot has it");
         assert!(map.clear_is_pending(2) && map.is_dirty());
+    }
+
+    #[test]
+    fn a_clearing_is_pending_for_its_own_chunk_only() {
+        let map = AllocationMap::new(CHUNKS_PER_BLOCK * 2);
+        for chunk in [0, 63, 64, CHUNKS_PER_BLOCK] {
+            map.set(chunk);
+        }
+        map.clear(63);
+        let others = [0, 62, 64, CHUNKS_PER_BLOCK + 63];
+        assert!(map.clear_is_pending(63) && !others.into_iter().any(|chunk| map.clear_is_pending(chunk)));
+        let taken = map.snapshot();
+        map.clear(0);
+        taken.iter().for_each(|snapshot| map.retry(snapshot.block));
+        assert!(map.clear_is_pending(63) && map.clear_is_pending(0), "what could not be saved joins what is new");
+        map.snapshot().iter().for_each(|snapshot| map.persisted(snapshot));
+        assert!(!(0..CHUNKS_PER_BLOCK * 2).any(|chunk| map.clear_is_pending(chunk)));
     }
 
     #[test]
@@ -335,7 +359,7 @@ mod tests {
         let copy = AllocationMap::new(chunks);
         for snapshot in map.snapshot() {
             copy.load(snapshot.block, &snapshot.bits);
-            map.persisted(snapshot.block);
+            map.persisted(&snapshot);
         }
         let mut found = Vec::new();
         let mut next = copy.next_allocated(0);

@@ -81,6 +81,8 @@ pub(crate) enum Request {
     Quiet,
     Own(Owners, RebuiltAhead),
     Open,
+    /// To the owner of a stripe group: this chunk was freed, and the drives have not been told.
+    Freed(StripeGroup, Range),
     /// To the leader: this drive of this member failed, with this cause.
     Fail(MemberIndex, DriveId, Cause),
     /// To the leader: pass this event to its listener.
@@ -118,8 +120,8 @@ pub(crate) enum Op {
     Scrub { mode: ScrubMode },
     /// Wait for all earlier work.
     Nothing,
-    /// Discard an allocation chunk on the drives, if it is still free.
-    Trim { chunk: Range },
+    /// Keep the lock until the discards are done that need it.
+    Lock,
 }
 
 #[derive(Debug)]

@@ -321,18 +321,7 @@ impl Group {
 
     /// The operations of all drives since the last call.
     pub fn take_counts(&self) -> Counts {
-        let mut sum = Counts::default();
-        for drive in &self.drives {
-            let counts = drive.take_counts();
-            sum.reads += counts.reads;
-            sum.writes += counts.writes;
-            sum.flushes += counts.flushes;
-            sum.read_bytes += counts.read_bytes;
-            sum.write_bytes += counts.write_bytes;
-            sum.zeroes += counts.zeroes;
-            sum.discards += counts.discards;
-        }
-        sum
+        self.drives.iter().map(|drive| drive.take_counts()).sum()
     }
 
     /// Waits until no rebuild or scrub is under way.

@@ -257,3 +257,57 @@ fn zeroes_that_stay_allocated_are_written_in_steps_and_all_of_them() {
         assert!(extents.iter().all(|extent| extent.allocated), "{extents:?}");
     });
 }
+
+#[test]
+fn freed_chunks_that_lie_side_by_side_are_one_discard_of_each_member() {
+    let sim = Sim::new(4);
+    let shape = shape(Level::Raid6, 6, 64 * KIB);
+    for shards in 1..=2 {
+        let group = Group::create(&sim, shape, new_drives(&sim, 6, 48 * MIB, 4096), shards);
+        let later = std::time::Duration::from_millis(200);
+        sim.block_on(async {
+            let array = group.leader();
+            array.write(0, Buf::from(vec![1; 4 << 20]), false).await.unwrap();
+            array.flush().await.unwrap();
+            group.take_counts();
+            // 1 MiB from the start, and then all but one chunk of the next MiB.
+            array.discard(0, MIB).await.unwrap();
+            group.env.sleep(later).await;
+            let counts = group.take_counts();
+            // Each owner has its own stripe groups. With one owner, they all lie side by side.
+            let owners = group.leader().owners();
+            let runs =
+                if owners.count == 1 { 1 } else { MIB / array.shared().geometry.stripe_data_bytes() / owners.run };
+            assert_eq!((counts.discards, counts.discard_bytes), (6 * runs, 6 * 256 * KIB), "{shards} shards");
+            array.discard(MIB, MIB).await.unwrap();
+            array.write(MIB + 512 * KIB, Buf::from(vec![2; 4096]), false).await.unwrap();
+            group.take_counts();
+            group.env.sleep(later).await;
+            let counts = group.take_counts();
+            assert_eq!(counts.discard_bytes, 6 * (256 - 32) * KIB, "{shards} shards: one chunk was written again");
+            let read = array.read(MIB, BufMut::zeroed(MIB as usize)).await.unwrap();
+            let half = 512 * KIB as usize;
+            assert!(read[..half].iter().chain(&read[half + 4096..]).all(|&byte| byte == 0));
+            assert!(read[half..half + 4096].iter().all(|&byte| byte == 2));
+        });
+    }
+}
+
+#[test]
+fn a_freed_chunk_does_not_delay_the_first_write_of_its_neighbour() {
+    let sim = Sim::new(5);
+    let group = Group::create(&sim, shape(Level::Raid6, 6, 64 * KIB), new_drives(&sim, 6, 48 * MIB, 4096), 1);
+    sim.block_on(async {
+        let array = group.leader();
+        array.write(0, Buf::from(vec![1; 256 * KIB as usize]), false).await.unwrap();
+        array.flush().await.unwrap();
+        array.discard(0, 256 * KIB).await.unwrap();
+        group.take_counts();
+        array.write(256 * KIB, Buf::from(vec![2; 256 * KIB as usize]), false).await.unwrap();
+        let counts = group.take_counts();
+        assert_eq!((counts.writes, counts.flushes), (6, 0), "the stripe beside it, and nothing else");
+        array.write(0, Buf::from(vec![3; 256 * KIB as usize]), false).await.unwrap();
+        let counts = group.take_counts();
+        assert!(counts.flushes > 0, "the freed chunk waits until the drives know that it is free");
+    });
+}
