@@ -13,7 +13,7 @@ use api::{
 };
 use array::{Cause, CreateError, NewGroup, create};
 use async_trait::async_trait;
-use format::{Catalogue, CrashSafety, SettingsRecord, Shape};
+use format::{Catalogue, CrashSafety, SettingsRecord, Shape, Superblock};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
 
 use crate::engine::drives::{Consent, Taken};
@@ -72,6 +72,54 @@ async fn refuse_loss(group: &crate::engine::Group, member: &array::MemberStatus)
     Err(ControlError::new(ErrorCode::WouldLoseData, message))
 }
 
+/// The content of a new group's superblock that the request decides, with new UUIDs for the group
+/// and its drives.
+fn new_group(request: &GroupCreate, shape: Shape, drive_count: usize, created_unix_s: u64) -> Answer<NewGroup> {
+    let mut identities = Vec::new();
+    for _ in 0..drive_count {
+        identities.push(new_uuid()?);
+    }
+    Ok(NewGroup {
+        array: new_uuid()?,
+        name: request.name.clone(),
+        shape,
+        crash_safety: match request.crash_safety {
+            // Unknown modes were refused with the request.
+            None | Some(SafetyMode::On | SafetyMode::Unknown) => CrashSafety::On,
+            Some(SafetyMode::Off) => CrashSafety::Off,
+            Some(SafetyMode::Strict) => CrashSafety::Strict,
+        },
+        // A group without a log has no checksums.
+        checksums: request.checksums.unwrap_or(true),
+        drives: identities,
+        created_unix_s,
+    })
+}
+
+/// The settings of a new group, as changes of the defaults.
+fn settings_of(request: &GroupCreate) -> GroupUpdate {
+    GroupUpdate {
+        client_p99_us: request.client_p99_us,
+        retire_slow: request.retire_slow,
+        scrub_every_s: request.scrub_every_s,
+        dry_run: request.dry_run,
+    }
+}
+
+/// The steps of a request that say what a new group is made of, and how much it holds.
+fn layout_steps(request: &GroupCreate, shape: &Shape, superblock: &Superblock) -> Vec<String> {
+    let tolerated = match shape.survives() {
+        0 => "no member".to_owned(),
+        1 => "any member".to_owned(),
+        count => format!("any {count} members"),
+    };
+    let usable = format_bytes(superblock.layout.capacity_bytes(shape));
+    vec![
+        format!("write the group {:?} to {} members and {} spares", request.name, shape.members, request.spares.len()),
+        format!("{} of {usable} usable, {tolerated} may be lost", shape.level),
+    ]
+}
+
 impl Engine {
     /// Opens and inspects drives for a request. Returns the drives, and descriptions of the data
     /// that would be lost on them.
@@ -112,6 +160,16 @@ impl Engine {
         let (mut taken, holds) = self.take(&[text.to_owned()], consent).await?;
         let steps = lost::overwritten(&taken, &holds);
         Ok((taken.pop().expect("one drive was asked for"), steps))
+    }
+
+    /// Computes the superblock of a group that is to be created. Writes nothing.
+    async fn plan_new_group(&self, new: NewGroup, opens: Vec<OpenDrive>) -> Answer<Superblock> {
+        let planning = self.shards[0].call(move || async move {
+            let env = ShardEnv::current();
+            let drives: Vec<_> = opens.iter().map(|open| env.attach(open)).collect();
+            array::plan(&new, &drives)
+        });
+        planning.await.map_err(|_| stopping())?.map_err(|error| create_error(&error))
     }
 
     async fn write_new_group(&self, new: NewGroup, opens: Vec<OpenDrive>) -> Answer<()> {
@@ -177,58 +235,11 @@ impl Control for Engine {
         };
         let texts: Vec<String> = request.drives.iter().chain(&request.spares).cloned().collect();
         let (taken, holds) = self.take(&texts, consent).await?;
-        let mut identities = Vec::new();
-        for _ in &taken {
-            identities.push(new_uuid()?);
-        }
-        let new = NewGroup {
-            array: new_uuid()?,
-            name: request.name.clone(),
-            shape,
-            crash_safety: match request.crash_safety {
-                // Unknown modes were refused with the request.
-                None | Some(SafetyMode::On | SafetyMode::Unknown) => CrashSafety::On,
-                Some(SafetyMode::Off) => CrashSafety::Off,
-                Some(SafetyMode::Strict) => CrashSafety::Strict,
-            },
-            // A group without a log has no checksums.
-            checksums: request.checksums.unwrap_or(true),
-            drives: identities,
-            created_unix_s: self.clock.unix_s(),
-        };
-        let asked = GroupUpdate {
-            client_p99_us: request.client_p99_us,
-            retire_slow: request.retire_slow,
-            scrub_every_s: request.scrub_every_s,
-            dry_run: request.dry_run,
-        };
-        let chosen = settings::updated(&SettingsRecord::default(), &asked);
+        let new = new_group(&request, shape, taken.len(), self.clock.unix_s())?;
+        let chosen = settings::updated(&SettingsRecord::default(), &settings_of(&request));
         let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
-        let planning = (new.clone(), opens.clone());
-        let planned = self.shards[0].call(move || async move {
-            let env = ShardEnv::current();
-            let drives: Vec<_> = planning.1.iter().map(|open| env.attach(open)).collect();
-            array::plan(&planning.0, &drives)
-        });
-        let superblock = planned.await.map_err(|_| stopping())?.map_err(|error| create_error(&error))?;
-        let mut steps = vec![
-            format!(
-                "write the group {:?} to {} members and {} spares",
-                request.name,
-                shape.members,
-                request.spares.len()
-            ),
-            format!(
-                "{} of {} usable, {} may be lost",
-                shape.level,
-                format_bytes(superblock.layout.capacity_bytes(&shape)),
-                match shape.survives() {
-                    0 => "no member".to_owned(),
-                    1 => "any member".to_owned(),
-                    count => format!("any {count} members"),
-                }
-            ),
-        ];
+        let superblock = self.plan_new_group(new.clone(), opens.clone()).await?;
+        let mut steps = layout_steps(&request, &shape, &superblock);
         steps.extend(lost::overwritten(&taken, &holds));
         steps.push(format!("checksums {}", view::checksums(&superblock).note));
         steps.extend(settings::steps(&SettingsRecord::default(), &chosen));

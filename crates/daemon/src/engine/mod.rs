@@ -58,7 +58,7 @@ use crate::engine::memory::{Memory, Place, Remembered};
 use crate::engine::names::Names;
 use crate::engine::nvme::announce::Announcer;
 use crate::engine::nvme::history::Histories;
-use crate::engine::shares::Shares;
+use crate::engine::shares::table::Shares;
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
 
@@ -317,13 +317,13 @@ impl Engine {
 
     /// Starts the group that is on some drives, with its exports.
     async fn start_group(&self, taken: Vec<Taken>) -> Answer<Arc<Group>> {
-        let found = group::look(&self.shards, &taken).await?;
+        let found = group::start::look(&self.shards, &taken).await?;
         self.start_found(taken, found, None).await
     }
 
     /// Refuses to start a group that runs already, or whose name is taken. `name`: its new name, if
     /// it gets one.
-    fn check_startable(&self, found: &group::Found, name: Option<&str>) -> Answer<()> {
+    fn check_startable(&self, found: &group::start::Found, name: Option<&str>) -> Answer<()> {
         let superblock = &found.assembly.superblock;
         if let Some(group) = self.all().iter().find(|group| group.uuid == superblock.array) {
             let message = format!("the group {:?} ({}) runs already: these drives are a copy", group.name, group.uuid);
@@ -342,12 +342,17 @@ impl Engine {
 
     /// Like [`Engine::start_group`], after the drives were looked at. `new_name`: the group is
     /// renamed to it.
-    async fn start_found(&self, taken: Vec<Taken>, found: group::Found, new_name: Option<&str>) -> Answer<Arc<Group>> {
+    async fn start_found(
+        &self,
+        taken: Vec<Taken>,
+        found: group::start::Found,
+        new_name: Option<&str>,
+    ) -> Answer<Arc<Group>> {
         self.check_startable(&found, new_name)?;
         let uuid = found.assembly.superblock.array;
         let key = self.new_key();
         let kept = self.memory.kept_path(&uuid);
-        let mut group = group::start(&self.shards, &self.senders, key, taken, found, kept).await?;
+        let mut group = group::start::start(&self.shards, &self.senders, key, taken, found, kept).await?;
         let served = match new_name {
             Some(name) => group.renamed(name).await.map(|renamed| group = renamed),
             None => Ok(()),

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_for_a_newcomer() {
+    fn a_new_connection_replaces_one_that_waits_for_its_client() {
         let seats = Seats::new(5);
         let sit = |address| seats.try_seat(peer(address)).unwrap();
         let known = sit("10.0.0.1");
@@ -208,10 +208,10 @@ mod tests {
             assert_eq!(leaving(&seats), [seat.number], "one at a time");
             assert!(!seat.serves(), "its request is not begun");
             drop(seat);
-            let unassigned = seats.try_seat(peer("10.0.0.9")).unwrap();
-            unassigned.is_known();
-            assert!(unassigned.serves());
-            gone.push(unassigned);
+            let new = seats.try_seat(peer("10.0.0.9")).unwrap();
+            new.is_known();
+            assert!(new.serves());
+            gone.push(new);
         };
         let [first, second, third] = crowd;
         goes(second);

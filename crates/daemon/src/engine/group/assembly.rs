@@ -28,7 +28,7 @@ impl Engine {
         name: Option<&str>,
         dry_run: bool,
     ) -> Answer<Changed<api::Group>> {
-        let found = group::look(&self.shards, &taken).await?;
+        let found = group::start::look(&self.shards, &taken).await?;
         let superblock = &found.assembly.superblock;
         warnings.extend(found.refused.iter().map(|(drive, refusal)| format!("{drive} is left out: {refusal}")));
         warnings.extend(found.assembly.missing().map(|place| format!("member {place} is missing")));

@@ -458,17 +458,42 @@ impl Engine {
                 format!("the import {:?} is not there: {reason}", import.name()),
             ));
         }
+        let (kind, step) = self.export_kind(import, &request, place).await?;
+        let record = ExportRecord { id: import.new_export(), volume: VOLUME_ID, kind };
+        let running = self.offer_import(import, record).await;
+        if let Some(failure) = &running.failure {
+            self.withdraw_from_import(import, &running, DeviceEnd::Goes).await?;
+            return Err(refuse(ErrorCode::Invalid, failure.clone()));
+        }
+        self.remember_imports();
+        tracing::info!(volume = name, address = running.record.kind.address(), "exported");
+        let mut warnings = match import.is_read_only() && !request.read_only {
+            true if import.is_namespace() => vec!["the namespace is write protected".to_owned()],
+            true => vec!["an import is exported for reading only".to_owned()],
+            false => Vec::new(),
+        };
+        warnings.extend(import.atomic_bytes().and_then(|bytes| torn(&running.record.kind, bytes)));
+        let shown = view::export_of(&import.export_id(running.record.id), name, &running, import.atomic_bytes());
+        Ok(Changed::done(vec![step], shown).with_warnings(warnings))
+    }
+
+    /// The export that a request makes of an import's volume, and the step that says so. A block
+    /// device is made, but not served yet.
+    async fn export_kind(
+        &self,
+        import: &Import,
+        request: &ExportCreate,
+        place: &ExportPlace,
+    ) -> Answer<(ExportKind, String)> {
+        let name = import.volume_name();
         let exports: Vec<_> = import.exports().values().cloned().collect();
-        let read_only = request.read_only || import.is_read_only();
-        let (kind, step) = match place {
-            ExportPlace::Nbd(_) | ExportPlace::NvmeTcp(..) if import.is_namespace() => {
-                return Err(refuse(
-                    ErrorCode::Invalid,
-                    format!(
-                        "\"{name}\" is a namespace of another machine, which is offered as a block device only (--ublk)"
-                    ),
-                ));
-            }
+        match place {
+            ExportPlace::Nbd(_) | ExportPlace::NvmeTcp(..) if import.is_namespace() => Err(refuse(
+                ErrorCode::Invalid,
+                format!(
+                    "\"{name}\" is a namespace of another machine, which is offered as a block device only (--ublk)"
+                ),
+            )),
             ExportPlace::Nbd(address) => {
                 let address = address.to_string();
                 if exports.iter().any(|running| running.record.kind.address() == address) {
@@ -478,10 +503,12 @@ impl Engine {
                     ));
                 }
                 let step = format!("offer the volume \"{name}\" for reading over NBD at {address}");
-                let tls = request.tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
-                (ExportKind::Nbd { address, read_only: true, tls }, step)
+                let tls = request.tls.clone();
+                let tls = tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
+                Ok((ExportKind::Nbd { address, read_only: true, tls }, step))
             }
             ExportPlace::Ublk(asked) => {
+                let read_only = request.read_only || import.is_read_only();
                 let own = import.backing().expect("it is read").1;
                 let kind = self.device_of(&exports, &name, read_only, *asked, own).await?;
                 let ExportKind::Ublk { number, block_bytes, .. } = kind else { unreachable!("a device was made") };
@@ -492,33 +519,15 @@ impl Engine {
                     ));
                 }
                 let how = if read_only { ", for reading" } else { "" };
-                (kind, format!("{}{how}", offer::device_step(&name, number)))
+                Ok((kind, format!("{}{how}", offer::device_step(&name, number))))
             }
-            ExportPlace::NvmeTcp(..) => {
-                return Err(refuse(
-                    ErrorCode::Invalid,
-                    format!(
-                        "\"{name}\" is of an import, which is offered over NBD or as a block device, not over NVMe/TCP"
-                    ),
-                ));
-            }
-        };
-        let record = ExportRecord { id: import.new_export(), volume: VOLUME_ID, kind };
-        let running = self.offer_import(import, record).await;
-        if let Some(failure) = &running.failure {
-            self.withdraw_from_import(import, &running, DeviceEnd::Goes).await?;
-            return Err(refuse(ErrorCode::Invalid, failure.clone()));
+            ExportPlace::NvmeTcp(..) => Err(refuse(
+                ErrorCode::Invalid,
+                format!(
+                    "\"{name}\" is of an import, which is offered over NBD or as a block device, not over NVMe/TCP"
+                ),
+            )),
         }
-        self.remember_imports();
-        tracing::info!(volume = name, address = running.record.kind.address(), "exported");
-        let mut warnings = match read_only && !request.read_only {
-            true if import.is_namespace() => vec!["the namespace is write protected".to_owned()],
-            true => vec!["an import is exported for reading only".to_owned()],
-            false => Vec::new(),
-        };
-        warnings.extend(import.atomic_bytes().and_then(|bytes| torn(&running.record.kind, bytes)));
-        let shown = view::export_of(&import.export_id(running.record.id), name, &running, import.atomic_bytes());
-        Ok(Changed::done(vec![step], shown).with_warnings(warnings))
     }
 
     /// Ends an export, if it is one of an import. The caller holds `changes`.
