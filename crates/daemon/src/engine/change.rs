@@ -13,7 +13,7 @@ use api::{
 };
 use array::{Cause, CreateError, NewGroup, create};
 use async_trait::async_trait;
-use format::{Catalogue, CrashSafety, SettingsRecord, Shape, Superblock};
+use format::{CrashSafety, SettingsRecord, Shape, Superblock};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
 
 use crate::engine::drives::{Consent, Taken};
@@ -181,17 +181,9 @@ impl Engine {
         writing.await.map_err(|_| stopping())?.map_err(|error| create_error(&error))
     }
 
-    pub(crate) async fn change_catalogue(
-        &self,
-        group: &crate::engine::Group,
-        change: impl FnOnce(&mut Catalogue),
-    ) -> Answer<Catalogue> {
-        group.change_catalogue(change).await
-    }
-
     async fn set_settings(&self, group: &crate::engine::Group, settings: SettingsRecord) -> Answer<()> {
         let chosen = settings.clone();
-        self.change_catalogue(group, |catalogue| catalogue.settings = chosen).await?;
+        group.change_catalogue(|catalogue| catalogue.settings = chosen).await?;
         group.configure(&settings).await
     }
 

@@ -81,8 +81,8 @@ impl Engine {
         }
         // Record the state before any host acts on it, so that it outlives a restart.
         let stored = record.clone();
-        let catalogue = self
-            .change_catalogue(&group, |catalogue| {
+        let catalogue = group
+            .change_catalogue(|catalogue| {
                 let known = catalogue.exports.iter_mut().find(|export| export.id == stored.id);
                 known.into_iter().for_each(|export| *export = stored.clone());
             })

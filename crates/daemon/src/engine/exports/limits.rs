@@ -150,7 +150,7 @@ impl Engine {
             return Ok(Changed::planned(change.steps).with_warnings(change.warnings));
         }
         if !change.steps.is_empty() {
-            self.change_catalogue(&group, |catalogue| change.record(of, catalogue)).await?;
+            group.change_catalogue(|catalogue| change.record(of, catalogue)).await?;
             group.limiter(record.id).set(change.after);
             tracing::info!(volume = %name, limit = ?change.after, "limited");
         }
@@ -176,7 +176,7 @@ impl Engine {
             return Ok(Changed::planned(change.steps).with_warnings(change.warnings));
         }
         if !change.steps.is_empty() {
-            self.change_catalogue(&group, |catalogue| change.record(of, catalogue)).await?;
+            group.change_catalogue(|catalogue| change.record(of, catalogue)).await?;
             running.state.limit_host(host, change.after);
             tracing::info!(export = id, host, limit = ?change.after, "limited");
         }

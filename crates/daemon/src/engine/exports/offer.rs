@@ -67,8 +67,8 @@ impl Engine {
             return Err(ControlError::new(ErrorCode::Invalid, failure));
         }
         let (address, exported) = (export.kind.address(), export.clone());
-        let stored = self
-            .change_catalogue(&group, |catalogue| {
+        let stored = group
+            .change_catalogue(|catalogue| {
                 catalogue.next_id += 1;
                 catalogue.exports.push(export);
             })
@@ -198,7 +198,7 @@ impl Engine {
             self.end_export(&group, &running, DeviceEnd::Goes).await?;
         }
         let own = running.record.id;
-        let catalogue = self.change_catalogue(&group, |catalogue| {
+        let catalogue = group.change_catalogue(|catalogue| {
             catalogue.exports.retain(|export| export.id != own);
             catalogue.limits.retain(|limit| !matches!(limit.of, LimitOf::Host { export, .. } if export == own));
         });

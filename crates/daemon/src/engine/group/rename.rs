@@ -82,12 +82,13 @@ impl Engine {
             return Ok(Changed::planned(steps));
         }
         let (id, stored) = (record.id, new.volume.clone());
-        self.change_catalogue(&group, |catalogue| {
-            for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == id) {
-                volume.name.clone_from(&stored);
-            }
-        })
-        .await?;
+        group
+            .change_catalogue(|catalogue| {
+                for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == id) {
+                    volume.name.clone_from(&stored);
+                }
+            })
+            .await?;
         self.offer_under_new_names(&group, &exports).await?;
         record.name.clone_from(&new.volume);
         tracing::info!(volume = %name, new = %new, "renamed");

@@ -42,11 +42,12 @@ impl Engine {
         // A volume whose deletion a crash interrupted may have left data there.
         group.release(record.extents.clone()).await?;
         let added = record.clone();
-        self.change_catalogue(&group, |catalogue| {
-            catalogue.next_id += 1;
-            catalogue.volumes.push(added);
-        })
-        .await?;
+        group
+            .change_catalogue(|catalogue| {
+                catalogue.next_id += 1;
+                catalogue.volumes.push(added);
+            })
+            .await?;
         let (key, shown) = (group.key, record.clone());
         group.await_all(move || shard::set_volume(key, shown.clone())).await?;
         tracing::info!(volume = %request.name(), size_bytes, "created");
@@ -91,12 +92,13 @@ impl Engine {
             group.release(beyond(&new, &record.extents)).await?;
         }
         let stored = resized.clone();
-        self.change_catalogue(&group, |catalogue| {
-            for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == stored.id) {
-                *volume = stored.clone();
-            }
-        })
-        .await?;
+        group
+            .change_catalogue(|catalogue| {
+                for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == stored.id) {
+                    *volume = stored.clone();
+                }
+            })
+            .await?;
         let (key, shown) = (group.key, resized.clone());
         group.await_all(move || shard::set_volume(key, shown.clone())).await?;
         group.release(freed).await?;
@@ -155,12 +157,13 @@ impl Engine {
         if dry_run {
             return Ok(Changed::planned(steps));
         }
-        self.change_catalogue(&group, |catalogue| {
-            catalogue.volumes.retain(|volume| volume.id != record.id);
-            catalogue.reservations.retain(|known| known.volume != record.id);
-            catalogue.limits.retain(|known| known.of != LimitOf::Volume(record.id));
-        })
-        .await?;
+        group
+            .change_catalogue(|catalogue| {
+                catalogue.volumes.retain(|volume| volume.id != record.id);
+                catalogue.reservations.retain(|known| known.volume != record.id);
+                catalogue.limits.retain(|known| known.of != LimitOf::Volume(record.id));
+            })
+            .await?;
         group.forget_namespace(record.id);
         group.forget_limiter(record.id);
         let key = group.key;

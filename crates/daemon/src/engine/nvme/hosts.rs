@@ -222,8 +222,8 @@ impl Engine {
         // The change takes effect after it is recorded: an allowed host gets in, a denied host is
         // out.
         let stored = record.clone();
-        let catalogue = self
-            .change_catalogue(&group, |catalogue| {
+        let catalogue = group
+            .change_catalogue(|catalogue| {
                 let known = catalogue.exports.iter_mut().find(|export| export.id == stored.id);
                 known.into_iter().for_each(|export| *export = stored.clone());
                 if !allow {
