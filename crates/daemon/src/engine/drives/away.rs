@@ -16,7 +16,7 @@ use api::ErrorCode;
 use array::{Array, Cause};
 use runtime::ShardEnv;
 
-use crate::engine::drives::hotplug::{Outcome, is_live};
+use crate::engine::drives::hotplug::Outcome;
 use crate::engine::drives::unassigned::Found;
 use crate::engine::drives::{Consent, find};
 use crate::engine::errors::stopping;
@@ -101,7 +101,7 @@ impl Engine {
             let reach =
                 drive.identity.as_deref().map(|identity| self.opener.remotes.reach(identity)).unwrap_or_default();
             match status.members.iter().find(|member| member.drive == Some(id)) {
-                Some(member) if is_live(member.state) && reach.is_lost => {
+                Some(member) if member.state.takes_writes() && reach.is_lost => {
                     let index = member.member;
                     let out = move |array: Array<ShardEnv>| async move {
                         array.fail_member_on(index, id, Cause::OutOfReach).await
@@ -113,7 +113,7 @@ impl Engine {
                     }
                 }
                 // A member that an operator took out stays out.
-                Some(member) if !is_live(member.state) && reach.was_lost => {
+                Some(member) if !member.state.takes_writes() && reach.was_lost => {
                     group.let_go(id).await?;
                     group.away().push(Away::new(drive.place()));
                 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use api::ErrorCode;
 use array::{Cause, MemberStatus};
-use format::{MemberState, Superblock, SuperblockError};
+use format::{Superblock, SuperblockError};
 use runtime::{UEVENT_BYTES_MAX, UeventSocket};
 use tokio::io::unix::AsyncFd;
 
@@ -192,7 +192,7 @@ impl Engine {
             tracing::warn!(group = group.name, drive = drive.name, "a spare was pulled");
             return Ok(());
         };
-        if !is_live(member.state) {
+        if !member.state.takes_writes() {
             return Ok(());
         }
         let index = member.member;
@@ -326,7 +326,7 @@ impl Engine {
             return Ok(Err(unused(format!("left the group {name:?}, which has no place for it any more"))));
         };
         let member = &status.members[slot];
-        if is_live(member.state) {
+        if member.state.takes_writes() {
             let gone = member.drive.filter(|id| group.drive(*id).is_none_or(|drive| drive.is_gone()));
             let Some(id) = gone else {
                 return Ok(Err(unused(format!(
@@ -414,10 +414,6 @@ impl Engine {
             Err(_) => Ok(waits()),
         }
     }
-}
-
-pub(crate) fn is_live(state: MemberState) -> bool {
-    matches!(state, MemberState::InSync | MemberState::Rebuilding)
 }
 
 /// Classifies a drive without a usable superblock.

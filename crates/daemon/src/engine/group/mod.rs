@@ -34,7 +34,7 @@ use api::ErrorCode;
 use array::{Array, AssembleError, DriveId, GroupStatus, JoinError, Refusal, Shared};
 use drive::{BlockError, Env};
 use export::{HostSecrets, Limiter, SharedNamespace};
-use format::{Catalogue, ExtentRecord, MemberState, SettingsRecord, Uuid};
+use format::{Catalogue, ExtentRecord, SettingsRecord, Uuid};
 use runtime::{ShardEnv, ShardHandle};
 
 use crate::engine::drives::Taken;
@@ -319,8 +319,7 @@ impl Group {
     pub async fn let_go_if_unused(&self, name: &str) -> Answer<()> {
         let Some(id) = self.drive_id(name) else { return Ok(()) };
         let status = self.status().await?;
-        let live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
-        let member = status.members.iter().any(|member| member.drive == Some(id) && live(member.state));
+        let member = status.members.iter().any(|member| member.drive == Some(id) && member.state.takes_writes());
         if member || status.spares.contains(&id) {
             return Err(ControlError::new(
                 ErrorCode::DriveInUse,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ::drive::join_all;
 use api::{GroupScan, ScannedDrive, ScannedGroup, ScannedState};
 use array::{Assembly, judge};
-use format::{MemberState, Superblock, SuperblockError, Uuid};
+use format::{Superblock, SuperblockError, Uuid};
 
 use crate::engine::drives::unassigned::{Glance, glance};
 use crate::engine::drives::{Consent, GLANCE_WITHIN, find, identity, silent};
@@ -150,7 +150,7 @@ impl Engine {
         let is_member = |candidate: &&Candidate| {
             let of_it = |entry: &&format::MemberEntry| entry.uuid == candidate.superblock.drive;
             let entry = newest.members.iter().find(of_it);
-            entry.is_some_and(|entry| matches!(entry.state, MemberState::InSync | MemberState::Rebuilding))
+            entry.is_some_and(|entry| entry.state.takes_writes())
         };
         let running = self.all().into_iter().find(|group| group.uuid == uuid);
         let (state, reasons) = match &judged {
