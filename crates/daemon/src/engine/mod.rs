@@ -54,7 +54,7 @@ use crate::engine::group::shard::{Mail, Offer};
 use crate::engine::group::stopped::Stopped;
 use crate::engine::group::{Group, LeftOut, owners, sampler, shard};
 use crate::engine::imports::Imports;
-use crate::engine::memory::{Memory, Place, Remembered};
+use crate::engine::memory::{DrivePlace, Memory, Remembered};
 use crate::engine::names::Names;
 use crate::engine::nvme::announce::Announcer;
 use crate::engine::nvme::history::Histories;
@@ -178,7 +178,7 @@ impl Engine {
         let _one = self.changes.lock().await;
         let mut all_there = true;
         for remembered in self.memory.load()? {
-            if remembered.drives.iter().all(Place::is_memory) {
+            if remembered.drives.iter().all(DrivePlace::is_memory) {
                 tracing::warn!(group = remembered.name, "was in memory only, and is gone");
                 self.histories.forget(&remembered.uuid);
                 continue;
@@ -323,7 +323,7 @@ impl Engine {
 
     /// Refuses to start a group that runs already, or whose name is taken. `name`: its new name, if
     /// it gets one.
-    fn check_startable(&self, found: &group::start::Found, name: Option<&str>) -> Answer<()> {
+    fn check_startable(&self, found: &group::start::FoundGroup, name: Option<&str>) -> Answer<()> {
         let superblock = &found.assembly.superblock;
         if let Some(group) = self.all().iter().find(|group| group.uuid == superblock.array) {
             let message = format!("the group {:?} ({}) runs already: these drives are a copy", group.name, group.uuid);
@@ -345,7 +345,7 @@ impl Engine {
     async fn start_found(
         &self,
         taken: Vec<Taken>,
-        found: group::start::Found,
+        found: group::start::FoundGroup,
         new_name: Option<&str>,
     ) -> Answer<Arc<Group>> {
         self.check_startable(&found, new_name)?;
@@ -488,7 +488,7 @@ impl Engine {
 
 /// Where the drives of a group are.
 fn remembered(group: &Group) -> Remembered {
-    let mut drives: Vec<Place> = group.drives().iter().flatten().map(GroupDrive::place).collect();
+    let mut drives: Vec<DrivePlace> = group.drives().iter().flatten().map(GroupDrive::place).collect();
     drives.extend(group.away().iter().map(|away| away.place.clone()));
     // Local drives that were left out may answer at the next start. Remote ones are in `away` or
     // back.

@@ -16,14 +16,14 @@ use api::ErrorCode;
 use array::{Array, Cause};
 use runtime::ShardEnv;
 
-use crate::engine::drives::hotplug::Outcome;
-use crate::engine::drives::unassigned::Found;
+use crate::engine::drives::hotplug::PlacementResult;
+use crate::engine::drives::unassigned::DriveFinding;
 use crate::engine::drives::{Consent, find};
 use crate::engine::errors::stopping;
 pub(crate) use crate::engine::group::disconnected::Away;
 use crate::engine::group::not_started::NotStarted;
 use crate::engine::group::{Group, join_error};
-use crate::engine::memory::{Place, Remembered};
+use crate::engine::memory::{DrivePlace, Remembered};
 use crate::engine::{Engine, drives};
 use crate::http::{Answer, ControlError};
 
@@ -138,7 +138,7 @@ impl Engine {
         join_all(looks).await;
     }
 
-    async fn look_for_one(&self, group: &Arc<Group>, place: Place) {
+    async fn look_for_one(&self, group: &Arc<Group>, place: DrivePlace) {
         let look = self.look_for(group, &place).await;
         let look = look.unwrap_or_else(|error| Look::Again { why: error.to_string(), after: Duration::ZERO });
         let mut all = group.away();
@@ -157,7 +157,7 @@ impl Engine {
     }
 
     /// Looks for one drive, and puts it back in its place.
-    async fn look_for(&self, group: &Arc<Group>, place: &Place) -> Answer<Look> {
+    async fn look_for(&self, group: &Arc<Group>, place: &DrivePlace) -> Answer<Look> {
         self.opener.remotes.answers(&place.drive).await?;
         // The lock comes first: another request that changes the group must find the drive free.
         let _one = self.changes.lock().await;
@@ -186,9 +186,9 @@ impl Engine {
         }
         let member = match self.place_of(group, &own).await? {
             Ok(member) => member,
-            Err(Outcome::NotYet(why)) => return Ok(Look::Again { why, after: Duration::ZERO }),
-            Err(Outcome::Known(Found::Unused(why))) => return again(why),
-            Err(Outcome::Known(Found::Empty) | Outcome::Used) => return Ok(Look::Ended),
+            Err(PlacementResult::NotYet(why)) => return Ok(Look::Again { why, after: Duration::ZERO }),
+            Err(PlacementResult::Known(DriveFinding::Unused(why))) => return again(why),
+            Err(PlacementResult::Known(DriveFinding::Empty) | PlacementResult::Used) => return Ok(Look::Ended),
         };
         if !self.unassigned_drives.may_return(drive.identity.as_deref().unwrap_or(&drive.name)) {
             return again(format!("it comes and goes too often to get slot {} again now", member.member.0));
@@ -206,7 +206,7 @@ impl Engine {
         let absent: Vec<Remembered> = self.not_started.list().into_iter().map(|group| group.remembered).collect();
         tried.retain(|uuid, _| absent.iter().any(|absent| absent.uuid == *uuid));
         for remembered in absent {
-            let places: Vec<&Place> = remembered.drives.iter().filter(|place| place.is_remote()).collect();
+            let places: Vec<&DrivePlace> = remembered.drives.iter().filter(|place| place.is_remote()).collect();
             let asking: Vec<_> = places.iter().map(|place| self.opener.remotes.answers(&place.drive)).collect();
             let there: Vec<bool> = join_all(asking).await.iter().map(Result::is_ok).collect();
             if there.iter().all(|there| !there) && !there.is_empty() {

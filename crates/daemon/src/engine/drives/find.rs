@@ -6,12 +6,12 @@ use runtime::ShardHandle;
 
 use crate::engine::drives;
 use crate::engine::drives::{Consent, GLANCE_WITHIN, Opener, Taken, identity, silent, unassigned};
-use crate::engine::memory::{Place, Remembered};
+use crate::engine::memory::{DrivePlace, Remembered};
 use crate::http::{Answer, ControlError};
 
 /// The current paths of a remembered drive. Several paths only if several drives report the same
 /// identity.
-fn paths_of(place: &Place, present: &[(identity::Present, Option<String>)]) -> Vec<String> {
+fn paths_of(place: &DrivePlace, present: &[(identity::Present, Option<String>)]) -> Vec<String> {
     let Some(wanted) = place.identity.as_ref().filter(|_| !place.is_remote()) else { return vec![place.drive.clone()] };
     if identity::of_path(&place.drive).as_ref() == Some(wanted) {
         return vec![place.drive.clone()];
@@ -59,13 +59,13 @@ pub(crate) struct Opened {
     /// The drives that were opened.
     pub taken: Vec<Taken>,
     /// Drives of other machines that could not be opened.
-    pub away: Vec<Place>,
+    pub away: Vec<DrivePlace>,
 }
 
 impl Opened {
     /// The drives that could not be opened, by their remembered text.
     pub fn missing(&self, remembered: &Remembered) -> Vec<String> {
-        let is_there = |place: &&Place| {
+        let is_there = |place: &&DrivePlace| {
             let is_it = |taken: &Taken| {
                 taken.text == place.drive || (place.identity.is_some() && taken.identity == place.identity)
             };
@@ -109,7 +109,7 @@ pub(crate) async fn open_all(
     }
     // In sequence, the timeouts of drives that do not answer would add up.
     let far: Vec<_> = far.into_iter().map(|text| open_far(shard, opener, text)).collect();
-    let places: Vec<Place> = remembered.drives.iter().filter(|place| place.is_remote()).cloned().collect();
+    let places: Vec<DrivePlace> = remembered.drives.iter().filter(|place| place.is_remote()).cloned().collect();
     for (place, found) in places.into_iter().zip(join_all(far).await) {
         match found {
             Ok((drive, Some(superblock))) if superblock.array.to_string() != remembered.uuid => {
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_drive_is_looked_for_by_what_it_is_then_where_it_was() {
         let there = [present("/dev/b", "eui.1"), present("/dev/c", "eui.2"), present("/dev/d", "eui.2")];
-        let place = |identity: Option<&str>| Place { drive: "/dev/a".into(), identity: identity.map(Into::into) };
+        let place = |identity: Option<&str>| DrivePlace { drive: "/dev/a".into(), identity: identity.map(Into::into) };
         assert_eq!(paths_of(&place(Some("eui.1")), &there), ["/dev/b"]);
         assert_eq!(paths_of(&place(Some("eui.2")), &there), ["/dev/c", "/dev/d"], "what is on them tells");
         assert_eq!(paths_of(&place(Some("eui.3")), &there), ["/dev/a"]);

@@ -23,11 +23,11 @@ use tokio::io::unix::AsyncFd;
 
 use crate::engine::drives::identity::Present;
 use crate::engine::drives::uevent::{Action, Uevent};
-use crate::engine::drives::unassigned::{Found, Glance, Unassigned, glance};
+use crate::engine::drives::unassigned::{DriveFinding, Glance, Unassigned, glance};
 use crate::engine::drives::{Consent, Taken, find, identity};
 use crate::engine::errors::stopping;
 use crate::engine::group::{Group, join_error};
-use crate::engine::memory::Place;
+use crate::engine::memory::DrivePlace;
 use crate::engine::{Engine, drives};
 use crate::http::{Answer, ControlError};
 
@@ -49,17 +49,17 @@ const GLANCE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The result of a look at a drive.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum PlacementResult {
     /// A group has the drive.
     Used,
     /// The drive is in no group.
-    Known(Found),
+    Known(DriveFinding),
     /// The result may change in a moment. The text is the result if it does not.
     NotYet(String),
 }
 
-fn unused(why: impl Into<String>) -> Outcome {
-    Outcome::Known(Found::Unused(why.into()))
+fn unused(why: impl Into<String>) -> PlacementResult {
+    PlacementResult::Known(DriveFinding::Unused(why.into()))
 }
 
 /// The present drives, and the source of events about changes.
@@ -215,18 +215,18 @@ impl Engine {
                 return;
             }
             let found = match outcome {
-                Ok((Outcome::Used, _)) => {
+                Ok((PlacementResult::Used, _)) => {
                     self.are_known_now([present.clone()]);
                     return self.unassigned_drives.forget(present.device);
                 }
-                Ok((Outcome::Known(found), size_bytes)) => (found, size_bytes),
-                Ok((Outcome::NotYet(_), _)) if !last => {
+                Ok((PlacementResult::Known(found), size_bytes)) => (found, size_bytes),
+                Ok((PlacementResult::NotYet(_), _)) if !last => {
                     tokio::time::sleep(SETTLE_LOOK).await;
                     continue;
                 }
-                Ok((Outcome::NotYet(why), size_bytes)) => (Found::Unused(why), size_bytes),
+                Ok((PlacementResult::NotYet(why), size_bytes)) => (DriveFinding::Unused(why), size_bytes),
                 Err(error) if error.code == ErrorCode::Unavailable => return,
-                Err(error) => (Found::Unused(error.message), None),
+                Err(error) => (DriveFinding::Unused(error.message), None),
             };
             self.is_unknown_now(present.device);
             let folder = identity::folder_of(present.device);
@@ -259,9 +259,9 @@ impl Engine {
 
     /// Looks once at a new drive and acts on what it finds. Also returns its size if it can be
     /// read.
-    async fn settle(&self, present: &Present, last: bool) -> Answer<(Outcome, Option<u64>)> {
+    async fn settle(&self, present: &Present, last: bool) -> Answer<(PlacementResult, Option<u64>)> {
         if self.is_shared(present.device) || self.shared_came(present).await? {
-            return Ok((Outcome::Used, None));
+            return Ok((PlacementResult::Used, None));
         }
         if self.serves_itself(present.device) {
             return Ok((unused("is served by this daemon"), None));
@@ -270,7 +270,7 @@ impl Engine {
         let look = tokio::time::timeout(GLANCE_WITHIN, tokio::task::spawn_blocking(move || glance(&path))).await;
         let seen = match look {
             Ok(Ok(Ok(seen))) => seen,
-            Ok(Ok(Err(error))) => return Ok((Outcome::NotYet(format!("cannot be read: {error}")), None)),
+            Ok(Ok(Err(error))) => return Ok((PlacementResult::NotYet(format!("cannot be read: {error}")), None)),
             Ok(Err(_)) => return Err(stopping()),
             Err(_) => return Ok((unused(format!("was not read within {} s", GLANCE_WITHIN.as_secs())), None)),
         };
@@ -289,7 +289,7 @@ impl Engine {
     }
 
     /// Handles a drive with a superblock.
-    async fn settle_ours(&self, present: &Present, own: &Superblock, last: bool) -> Answer<Outcome> {
+    async fn settle_ours(&self, present: &Present, own: &Superblock, last: bool) -> Answer<PlacementResult> {
         if let Some(absent) = self.not_started.of_uuid(&own.array.to_string()) {
             let drives: Vec<String> = absent.remembered.drives.into_iter().map(|place| place.drive).collect();
             // A machine that cannot be reached counts as missing.
@@ -301,7 +301,7 @@ impl Engine {
         }
         let groups = self.all();
         if groups.iter().any(|group| group.has_device(present.device)) {
-            return Ok(Outcome::Used);
+            return Ok(PlacementResult::Used);
         }
         if let Some(group) = groups.iter().find(|group| group.uuid == own.array) {
             return self.take_back(group, present, own).await;
@@ -314,7 +314,11 @@ impl Engine {
     }
 
     /// The previous place of a drive of a running group, if it is still free.
-    pub(crate) async fn place_of(&self, group: &Group, own: &Superblock) -> Answer<Result<MemberStatus, Outcome>> {
+    pub(crate) async fn place_of(
+        &self,
+        group: &Group,
+        own: &Superblock,
+    ) -> Answer<Result<MemberStatus, PlacementResult>> {
         let (name, status) = (&group.name, group.status().await?);
         let (epoch, newest) = (own.epoch, status.superblock.epoch);
         if epoch > newest {
@@ -338,7 +342,7 @@ impl Engine {
             let failed =
                 group.lead(move |array| async move { array.fail_member_on(index, id, Cause::Pulled).await }).await?;
             return Ok(Err(match failed {
-                Ok(()) => Outcome::NotYet(format!("member {slot} of the group {name:?}, whose place is taken")),
+                Ok(()) => PlacementResult::NotYet(format!("member {slot} of the group {name:?}, whose place is taken")),
                 Err(_) => unused(format!(
                     "member {slot} of the group {name:?}, which cannot do without it: stop the group and assemble it again"
                 )),
@@ -348,7 +352,7 @@ impl Engine {
     }
 
     /// Puts a drive of a running group into its previous place, if it is still free.
-    async fn take_back(&self, group: &Arc<Group>, present: &Present, own: &Superblock) -> Answer<Outcome> {
+    async fn take_back(&self, group: &Arc<Group>, present: &Present, own: &Superblock) -> Answer<PlacementResult> {
         let member = match self.place_of(group, own).await? {
             Ok(member) => member,
             Err(outcome) => return Ok(outcome),
@@ -356,7 +360,7 @@ impl Engine {
         let (name, slot) = (&group.name, member.member.0);
         let taken = match self.claim(group, &present.path, own).await {
             Ok(taken) => taken,
-            Err(error) if error.code == ErrorCode::DriveInUse => return Ok(Outcome::NotYet(error.message)),
+            Err(error) if error.code == ErrorCode::DriveInUse => return Ok(PlacementResult::NotYet(error.message)),
             Err(error) => return Err(error),
         };
         if !self.unassigned_drives.may_return(&present.identity()) {
@@ -369,7 +373,7 @@ impl Engine {
         Self::put_in_place(group, &member, taken).await?;
         self.remember();
         tracing::info!(group = name, slot, drive = present.path, "a drive is back in its place");
-        Ok(Outcome::Used)
+        Ok(PlacementResult::Used)
     }
 
     /// Opens a drive. Its superblock has to be the same as at the first look.
@@ -388,11 +392,11 @@ impl Engine {
 
     /// Starts a group that could not be started, once all of its drives are present or no more are
     /// coming.
-    async fn start_absent(&self, present: &Present, own: &Superblock, last: bool) -> Answer<Outcome> {
+    async fn start_absent(&self, present: &Present, own: &Superblock, last: bool) -> Answer<PlacementResult> {
         let uuid = own.array.to_string();
-        let place = Place { drive: present.path.clone(), identity: identity::of_path(&present.path) };
+        let place = DrivePlace { drive: present.path.clone(), identity: identity::of_path(&present.path) };
         let remembered = self.not_started.change(&uuid, |remembered| {
-            let is_known = |known: &Place| {
+            let is_known = |known: &DrivePlace| {
                 known.drive == place.drive || (place.identity.is_some() && known.identity == place.identity)
             };
             if !remembered.drives.iter().any(is_known) {
@@ -400,16 +404,16 @@ impl Engine {
             }
         });
         let Some(remembered) = remembered else {
-            return Ok(Outcome::NotYet("its group was started meanwhile".into()));
+            return Ok(PlacementResult::NotYet("its group was started meanwhile".into()));
         };
-        let waits = || Outcome::NotYet(format!("waits for the other drives of the group {:?}", own.name));
+        let waits = || PlacementResult::NotYet(format!("waits for the other drives of the group {:?}", own.name));
         let there = find::locate(&remembered).iter().filter(|path| std::path::Path::new(path).exists()).count();
         if !last && there < remembered.drives.iter().filter(|place| !place.is_memory()).count() {
             return Ok(waits());
         }
         let opened = find::open_all(&self.shards[0], &self.opener, &remembered, Consent::default()).await;
         match self.start_absent_with(&remembered, opened).await {
-            Ok(()) => Ok(Outcome::Used),
+            Ok(()) => Ok(PlacementResult::Used),
             Err(error) if last => Ok(unused(format!("the group {:?} is not started: {error}", own.name))),
             Err(_) => Ok(waits()),
         }
@@ -417,9 +421,9 @@ impl Engine {
 }
 
 /// Classifies a drive without a usable superblock.
-fn of_a_stranger(seen: &Glance, error: &SuperblockError) -> Outcome {
+fn of_a_stranger(seen: &Glance, error: &SuperblockError) -> PlacementResult {
     if seen.empty {
-        return Outcome::Known(Found::Empty);
+        return PlacementResult::Known(DriveFinding::Empty);
     }
     if *error != SuperblockError::NotPurlin {
         return unused(error.to_string());

@@ -53,7 +53,7 @@ pub(crate) fn glance(path: &str) -> io::Result<Glance> {
 
 /// The state of a drive that no group has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum DriveFinding {
     /// It can be used: both ends are empty.
     Empty,
     /// The reason why it is not used.
@@ -67,15 +67,15 @@ pub(crate) struct Unassigned {
     pub path: String,
     pub size_bytes: Option<u64>,
     pub sector_bytes: Option<u32>,
-    pub found: Found,
+    pub found: DriveFinding,
 }
 
 impl Unassigned {
     /// The drive's state as text.
     pub fn note(&self) -> String {
         match &self.found {
-            Found::Empty => "new and empty".to_owned(),
-            Found::Unused(why) => why.clone(),
+            DriveFinding::Empty => "new and empty".to_owned(),
+            DriveFinding::Unused(why) => why.clone(),
         }
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn offers(group: &Group, status: &GroupStatus, unassigned_drives: &[U
         return Vec::new();
     }
     let fits = |unassigned: &&Unassigned| {
-        unassigned.found == Found::Empty
+        unassigned.found == DriveFinding::Empty
             && unassigned.size_bytes.is_some_and(|size| size >= status.superblock.layout.member_bytes)
             && unassigned.sector_bytes.is_some_and(|sector| u64::from(sector) <= group.shared.geometry.sector_bytes)
     };

@@ -45,7 +45,7 @@ pub(crate) use crate::engine::group::group_drive::GroupDrive;
 use crate::engine::group::maintenance_state::Maintenance;
 use crate::engine::group::presence_state::Presence;
 use crate::engine::group::shard::GroupKey;
-use crate::engine::memory::Place;
+use crate::engine::memory::DrivePlace;
 use crate::engine::settings;
 use crate::http::{Answer, ControlError};
 
@@ -101,7 +101,7 @@ pub(crate) struct GroupBody {
 /// A drive that could not be used when its group was started.
 pub(crate) struct LeftOut {
     pub drive: String,
-    pub place: Place,
+    pub place: DrivePlace,
     pub reason: Refusal,
 }
 

@@ -14,7 +14,7 @@ use runtime::ShardEnv;
 use crate::engine::drives::{Consent, Taken};
 use crate::engine::errors::new_uuid;
 use crate::engine::group::join_error;
-use crate::engine::memory::{Memory, Place, Replacing};
+use crate::engine::memory::{DrivePlace, Memory, Replacing};
 use crate::engine::{Engine, Group, drives};
 use crate::http::Answer;
 
@@ -164,7 +164,7 @@ impl Engine {
     async fn look_after_replacement(&self, group: &Group, replacing: &Replacing) -> Answer<bool> {
         let _one = self.changes.lock().await;
         let status = group.status().await?;
-        let id = |place: &Place| {
+        let id = |place: &DrivePlace| {
             let drives = group.drives();
             let is_it = |drive: &Option<crate::engine::GroupDrive>| {
                 drive.as_ref().is_some_and(|drive| drive.place().is_same(place))

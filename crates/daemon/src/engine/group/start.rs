@@ -21,13 +21,13 @@ use crate::engine::nvme::{host_keys, host_tls_keys};
 use crate::http::Answer;
 
 /// The group that was found on some drives.
-pub(crate) struct Found {
+pub(crate) struct FoundGroup {
     pub assembly: Assembly,
     pub refused: Vec<(String, Refusal)>,
 }
 
 /// Reads a group's state from drives, without starting anything.
-pub(crate) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<Found> {
+pub(crate) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<FoundGroup> {
     let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
     let assembly = shards[0].call(move || async move {
         let env = ShardEnv::current();
@@ -36,7 +36,7 @@ pub(crate) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<Foun
     });
     let assembly = assembly.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
     let refused = assembly.refused.iter().map(|(index, refusal)| (taken[*index].name.clone(), refusal.clone()));
-    Ok(Found { refused: refused.collect(), assembly })
+    Ok(FoundGroup { refused: refused.collect(), assembly })
 }
 
 /// Starts a group on all shards. Drives that are not part of it are closed. The file `warm_path`
@@ -46,10 +46,10 @@ pub(crate) async fn start(
     senders: &[MailboxSender<Mail>],
     key: GroupKey,
     taken: Vec<Taken>,
-    found: Found,
+    found: FoundGroup,
     warm_path: PathBuf,
 ) -> Answer<Arc<Group>> {
-    let Found { assembly, refused } = found;
+    let FoundGroup { assembly, refused } = found;
     let (name, uuid) = (assembly.superblock.name.clone(), assembly.superblock.array);
     refused.iter().for_each(|(drive, refusal)| log_left_out(&name, drive, refusal));
     let starting = Starting { shards, senders, key, opens: taken.iter().map(|taken| taken.open.clone()).collect() };

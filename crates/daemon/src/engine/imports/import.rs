@@ -341,7 +341,7 @@ impl Import {
 }
 
 /// An array on some drives.
-pub(crate) struct Found {
+pub(crate) struct FoundMdArray {
     pub shown: MdArray,
     /// The data to read the array from, and its members by slot, as indices of the drives looked
     /// at.
@@ -350,7 +350,7 @@ pub(crate) struct Found {
 
 /// The arrays and other content on some drives.
 pub(crate) struct Looked {
-    pub arrays: Vec<Found>,
+    pub arrays: Vec<FoundMdArray>,
     pub others: Vec<DriveReason>,
 }
 
@@ -405,7 +405,7 @@ async fn examine(open: &OpenDrive) -> Result<Candidate, String> {
 }
 
 /// `drives` are the indices, in `taken`, of the assessment's candidates.
-fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> Found {
+fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> FoundMdArray {
     let Assessment { description, left_out, assembly } = assessment;
     let name = |candidate: usize| taken[drives[candidate]].name.clone();
     let seats: Vec<Option<usize>> = match &assembly {
@@ -435,7 +435,7 @@ fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> Fou
         refusal: assembly.as_ref().err().map(Refusal::to_string),
     };
     let places = seats.iter().map(|seat| seat.map(|candidate| drives[candidate])).collect();
-    Found { shown, assembly: assembly.map(|assembly| (assembly, places)) }
+    FoundMdArray { shown, assembly: assembly.map(|assembly| (assembly, places)) }
 }
 
 /// Starts reading an array on all shards. Drives that are not part of it are closed.

@@ -24,7 +24,7 @@ use crate::engine::exports::offer;
 use crate::engine::exports::running_export::{RunningExport, torn};
 use crate::engine::group::shard;
 use crate::engine::group::shard::Offer;
-use crate::engine::imports::import::{Found, Import, Looked, Running, Source, VOLUME_ID};
+use crate::engine::imports::import::{FoundMdArray, Import, Looked, Running, Source, VOLUME_ID};
 use crate::engine::memory::RememberedImport;
 use crate::engine::{Engine, view};
 use crate::http::{Answer, ControlError};
@@ -51,9 +51,9 @@ fn said(reasons: &[DriveReason]) -> Vec<String> {
 }
 
 /// Selects the array that a request names.
-fn choose<'a>(looked: &'a Looked, wanted: Option<&str>) -> Answer<&'a Found> {
+fn choose<'a>(looked: &'a Looked, wanted: Option<&str>) -> Answer<&'a FoundMdArray> {
     let short = |array: &MdArray| array.name.rsplit(':').next().map(str::to_owned);
-    let fits = |found: &&Found| {
+    let fits = |found: &&FoundMdArray| {
         let array = &found.shown;
         wanted.is_none_or(|wanted| {
             array.uuid == wanted || array.name == wanted || short(array).as_deref() == Some(wanted)
@@ -82,7 +82,7 @@ fn choose<'a>(looked: &'a Looked, wanted: Option<&str>) -> Answer<&'a Found> {
 }
 
 /// The reason why an array is not read, with possible remedies.
-fn not_read(found: &Found, refusal: &md::Refusal) -> String {
+fn not_read(found: &FoundMdArray, refusal: &md::Refusal) -> String {
     let mut sentence = format!("the array {} is not read: {refusal}", named(&found.shown));
     if matches!(refusal, md::Refusal::DirtyDegraded { .. }) {
         sentence.push_str("; to read it all the same, say --allow-inconsistent");
@@ -94,7 +94,7 @@ fn not_read(found: &Found, refusal: &md::Refusal) -> String {
 }
 
 /// Warnings for the caller about an array that is read.
-fn warnings(found: &Found, allow_inconsistent: bool) -> Vec<String> {
+fn warnings(found: &FoundMdArray, allow_inconsistent: bool) -> Vec<String> {
     let array = &found.shown;
     let mut warnings: Vec<String> = said(&array.left_out).iter().map(|said| format!("left out: {said}")).collect();
     let missing = array.members.iter().filter(|member| member.drive.is_none());
@@ -128,7 +128,7 @@ fn name_of(request: &ImportMd, array: &MdArray) -> Answer<String> {
 /// The decisions for an import request.
 struct Plan<'a> {
     name: String,
-    found: &'a Found,
+    found: &'a FoundMdArray,
     assembly: md::Assembly,
     /// Members by slot, as indices of the drives looked at.
     places: Vec<Option<usize>>,

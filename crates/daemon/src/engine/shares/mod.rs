@@ -20,7 +20,7 @@ use runtime::OpenDrive;
 use crate::engine::drives::Consent;
 use crate::engine::errors::new_uuid;
 use crate::engine::exports::namespaces::nqn_of;
-use crate::engine::memory::Place;
+use crate::engine::memory::DrivePlace;
 use crate::engine::names::LOOK_UP_WITHIN;
 use crate::engine::nvme::hosts::{Offered, hosts_after, hosts_of};
 use crate::engine::nvme::keyring::Keys;
@@ -98,7 +98,7 @@ impl Engine {
                 .ok_or_else(|| ControlError::new(ErrorCode::TooLarge, "as many drives are shared as there can be"))?;
             let record = Record {
                 nsid,
-                place: Place { drive: drive.text.clone(), identity: drive.identity.clone() },
+                place: DrivePlace { drive: drive.text.clone(), identity: drive.identity.clone() },
                 uuid: new_uuid()?.to_string(),
                 address: address.clone(),
                 hosts: (!request.allow_any_host).then(|| request.hosts.clone()),

@@ -15,7 +15,7 @@ use crate::engine::drives::{Consent, Taken, find};
 use crate::engine::errors::stopping;
 use crate::engine::exports::namespaces::nqn_of;
 use crate::engine::group::shard;
-use crate::engine::memory::{Place, Remembered};
+use crate::engine::memory::{DrivePlace, Remembered};
 use crate::engine::names::LOOK_UP_WITHIN;
 use crate::engine::nvme::hosts::hosts_of;
 use crate::engine::nvme::keyring::Keys;
@@ -231,7 +231,7 @@ impl Engine {
 }
 
 /// The current path of a drive, found by its identity.
-fn where_it_is(place: &Place) -> String {
+fn where_it_is(place: &DrivePlace) -> String {
     let alone = Remembered { name: String::new(), uuid: String::new(), drives: vec![place.clone()] };
     let found = find::locate(&alone);
     if let [path] = &found[..] { path.clone() } else { place.drive.clone() }

@@ -12,7 +12,7 @@ use runtime::OpenDrive;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::errors::new_uuid;
-use crate::engine::memory::{Place, read, replace};
+use crate::engine::memory::{DrivePlace, read, replace};
 use crate::engine::nvme::keyring::Keys;
 use crate::engine::nvme::reservations::{recorded, restored};
 use crate::http::{Answer, ControlError};
@@ -23,7 +23,7 @@ use crate::http::{Answer, ControlError};
 pub(super) struct Record {
     /// The number of the namespace.
     pub nsid: u32,
-    pub place: Place,
+    pub place: DrivePlace,
     /// The UUID of the namespace.
     pub uuid: String,
     pub address: String,
