@@ -156,7 +156,7 @@ impl Engine {
         text: &str,
         consent: Consent,
     ) -> Answer<(Taken, Vec<String>)> {
-        group.let_go_if_unused(&drives::name_of(text)?).await?;
+        group.release_if_unused(&drives::name_of(text)?).await?;
         let (mut taken, holds) = self.take(&[text.to_owned()], consent).await?;
         let steps = lost::overwritten(&taken, &holds);
         Ok((taken.pop().expect("one drive was asked for"), steps))
@@ -197,15 +197,15 @@ impl Engine {
 #[async_trait]
 impl Control for Engine {
     async fn status(&self) -> Answer<Status> {
-        self.look_at_status().await
+        self.query_status().await
     }
 
     async fn groups(&self) -> Answer<Vec<Group>> {
-        self.look_at_groups().await
+        self.query_groups().await
     }
 
     async fn groups_not_started(&self) -> Answer<Vec<GroupNotStarted>> {
-        Ok(self.look_at_not_started())
+        Ok(self.query_not_started())
     }
 
     async fn group_forget(&self, name: &str, request: GroupForget) -> Answer<Changed<Group>> {
@@ -213,7 +213,7 @@ impl Control for Engine {
     }
 
     async fn group(&self, group: &str) -> Answer<Group> {
-        self.look_at_group(&*self.find(group)?).await
+        self.query_group(&*self.find(group)?).await
     }
 
     async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>> {
@@ -246,7 +246,7 @@ impl Control for Engine {
         }
         tracing::info!(group = group.name, level = %shape.level, members = shape.members, "created");
         let warnings = [holds, unremembered].concat();
-        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
+        Ok(Changed::done(steps, self.query_group(&group).await?).with_warnings(warnings))
     }
 
     async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>> {
@@ -331,7 +331,7 @@ impl Control for Engine {
             self.set_settings(&group, after).await?;
             tracing::info!(group = name, changes = steps.join("; "), "settings changed");
         }
-        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
+        Ok(Changed::done(steps, self.query_group(&group).await?).with_warnings(warnings))
     }
 
     async fn scrub(&self, name: &str, request: ScrubRequest) -> Answer<Scrub> {
@@ -339,11 +339,11 @@ impl Control for Engine {
     }
 
     async fn imports(&self) -> Answer<Vec<Import>> {
-        Ok(self.look_at_imports().await)
+        Ok(self.query_imports().await)
     }
 
     async fn import(&self, name: &str) -> Answer<Import> {
-        self.look_at_import(name).await
+        self.query_import(name).await
     }
 
     async fn import_md(&self, request: ImportMd) -> Answer<Imported> {
@@ -359,15 +359,15 @@ impl Control for Engine {
     }
 
     async fn drives(&self) -> Answer<Vec<Drive>> {
-        self.look_at_drives().await
+        self.query_drives().await
     }
 
     async fn drive(&self, drive: &str) -> Answer<DriveDetails> {
-        self.look_at_drive(&drives::name_of(drive)?).await
+        self.query_drive(&drives::name_of(drive)?).await
     }
 
     async fn drive_healths(&self) -> Answer<BTreeMap<String, DriveHealth>> {
-        Ok(self.look_at_healths())
+        Ok(self.query_healths())
     }
 
     async fn member_fail(&self, name: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>> {
@@ -389,7 +389,7 @@ impl Control for Engine {
             }
         };
         group.lead(fail).await?.map_err(|error| join_error(name, &error))?;
-        Ok(Changed::done(steps, self.look_at_group(&group).await?))
+        Ok(Changed::done(steps, self.query_group(&group).await?))
     }
 
     async fn member_replace(&self, name: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>> {
@@ -415,15 +415,15 @@ impl Control for Engine {
             return Ok(Changed::planned(steps));
         }
         tracing::info!(group = name, drive = taken.name, "an operator adds a spare");
-        let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
+        let (id, identity) = (group.install_drive(taken).await?, new_uuid()?);
         let added = group.lead(move |array| async move { array.add_spare(id, identity).await }).await?;
         if let Err(error) = added {
-            group.let_go(id).await?;
+            group.release_drive(id).await?;
             return Err(join_error(name, &error));
         }
-        group.tell_torn();
+        group.log_torn();
         self.remember();
-        Ok(Changed::done(steps, self.look_at_group(&group).await?))
+        Ok(Changed::done(steps, self.query_group(&group).await?))
     }
 
     async fn spare_remove(&self, name: &str, drive: &str, dry_run: bool) -> Answer<Changed<Group>> {
@@ -443,7 +443,7 @@ impl Control for Engine {
         let removed = group.lead(move |array| async move { array.remove_spare(id).await }).await?;
         removed.map_err(|error| join_error(name, &error))?;
         let open = group.drive(id).map(|drive| drive.open);
-        group.let_go(id).await?;
+        group.release_drive(id).await?;
         let mut warnings = Vec::new();
         if let Some(open) = open
             && let Err(error) = self.erase(open).await
@@ -451,11 +451,11 @@ impl Control for Engine {
             warnings.push(format!("not erased: {error}"));
         }
         self.remember();
-        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
+        Ok(Changed::done(steps, self.query_group(&group).await?).with_warnings(warnings))
     }
 
     async fn volumes(&self) -> Answer<Vec<Volume>> {
-        self.look_at_volumes().await
+        self.query_volumes().await
     }
 
     async fn volume(&self, name: &VolumeName) -> Answer<Volume> {
@@ -463,7 +463,7 @@ impl Control for Engine {
             return import?.volume().ok_or_else(|| ControlError::volume_not_found(name));
         }
         let (group, record) = self.find_volume(name).await?;
-        self.look_at_volume(&group, &record).await
+        self.query_volume(&group, &record).await
     }
 
     async fn volume_create(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
@@ -483,7 +483,7 @@ impl Control for Engine {
     }
 
     async fn exports(&self) -> Answer<Vec<Export>> {
-        self.look_at_exports().await
+        self.query_exports().await
     }
 
     async fn export_create(
@@ -500,7 +500,7 @@ impl Control for Engine {
     }
 
     async fn shares(&self) -> Answer<Vec<Share>> {
-        Ok(self.look_at_shares())
+        Ok(self.query_shares())
     }
 
     async fn share_create(&self, request: ShareCreate) -> Answer<Changed<ShareList>> {
@@ -524,7 +524,7 @@ impl Control for Engine {
     }
 
     async fn hosts(&self) -> Answer<Vec<Host>> {
-        self.look_at_hosts().await
+        self.query_hosts().await
     }
 
     async fn host_allow(&self, id: &str, host: &str) -> Answer<Changed<Export>> {
@@ -540,7 +540,7 @@ impl Control for Engine {
     }
 
     async fn referrals(&self) -> Answer<Vec<Referral>> {
-        Ok(self.look_at_referrals())
+        Ok(self.query_referrals())
     }
 
     async fn referral_add(&self, address: SocketAddr) -> Answer<Changed<Referral>> {

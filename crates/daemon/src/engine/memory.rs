@@ -134,7 +134,7 @@ impl Memory {
     }
 
     /// The file with the warm-restart state of a group.
-    pub fn kept_path(&self, group: &format::Uuid) -> PathBuf {
+    pub fn warm_path(&self, group: &format::Uuid) -> PathBuf {
         self.path.with_file_name(format!("{group}.{KEPT}"))
     }
 

@@ -44,13 +44,13 @@ use crate::engine::drives::{Consent, Opener, Taken, find};
 use crate::engine::exports::devices::{Backing, DeviceEnd, Devices};
 use crate::engine::exports::running_export::RunningExport;
 use crate::engine::exports::{Listeners, limits};
-use crate::engine::group::disconnected::Away;
+use crate::engine::group::disconnected::DisconnectedDrive;
 use crate::engine::group::group_drive::GroupDrive;
 use crate::engine::group::not_started::{AllNotStarted, NotStarted};
 use crate::engine::group::owners::Balance;
 use crate::engine::group::replace::Replacements;
 use crate::engine::group::sampler::Sampler;
-use crate::engine::group::shard::{Mail, Offer};
+use crate::engine::group::shard::{GroupMessage, Offer};
 use crate::engine::group::stopped::Stopped;
 use crate::engine::group::{Group, LeftOut, owners, sampler, shard};
 use crate::engine::imports::Imports;
@@ -71,7 +71,7 @@ const NAMES_WITHIN: Duration = Duration::from_secs(1);
 /// The daemon's objects, over the shards of a runtime.
 pub struct Engine {
     shards: Vec<ShardHandle>,
-    senders: Vec<MailboxSender<Mail>>,
+    senders: Vec<MailboxSender<GroupMessage>>,
     groups: RwLock<BTreeMap<String, Arc<Group>>>,
     /// Remembered groups that could not be started.
     not_started: AllNotStarted,
@@ -130,8 +130,8 @@ impl Engine {
         let mut senders = Vec::new();
         for handle in &shards {
             let making = handle.call(|| async {
-                let (sender, mailbox) = mailbox::<Mail>();
-                shard::start_post(&ShardEnv::current(), mailbox);
+                let (sender, mailbox) = mailbox::<GroupMessage>();
+                shard::start_delivery(&ShardEnv::current(), mailbox);
                 sender
             });
             senders.push(making.await.map_err(|_| std::io::Error::other("a shard has stopped"))?);
@@ -185,12 +185,12 @@ impl Engine {
             }
             let opened = find::open_all(&self.shards[0], &self.opener, &remembered, Consent::default()).await;
             let missing_drives = opened.missing(&remembered);
-            let there = opened.taken.len() + opened.away.len();
+            let there = opened.taken.len() + opened.disconnected.len();
             all_there &= there == remembered.drives.iter().filter(|place| !place.is_memory()).count();
             match self.start_group(opened.taken).await {
                 Ok(group) => {
                     tracing::info!(group = group.name, "started");
-                    group.away().extend(opened.away.into_iter().map(Away::new));
+                    group.disconnected().extend(opened.disconnected.into_iter().map(DisconnectedDrive::new));
                 }
                 Err(error) => {
                     tracing::error!(group = remembered.name, %error, "not started");
@@ -256,7 +256,7 @@ impl Engine {
         let _one = self.changes.lock().await;
         self.unassigned_drives.end();
         if self.handover.keeps() {
-            self.listeners.let_go().await;
+            self.listeners.release().await;
         } else {
             self.listeners.leave_hosts().await;
         }
@@ -351,8 +351,8 @@ impl Engine {
         self.check_startable(&found, new_name)?;
         let uuid = found.assembly.superblock.array;
         let key = self.new_key();
-        let kept = self.memory.kept_path(&uuid);
-        let mut group = group::start::start(&self.shards, &self.senders, key, taken, found, kept).await?;
+        let warm_path = self.memory.warm_path(&uuid);
+        let mut group = group::start::start(&self.shards, &self.senders, key, taken, found, warm_path).await?;
         let served = match new_name {
             Some(name) => group.renamed(name).await.map(|renamed| group = renamed),
             None => Ok(()),
@@ -387,7 +387,7 @@ impl Engine {
                 Err(error) => self.note_export(group, record, Err(error)).await?,
             };
         }
-        group.tell_torn();
+        group.log_torn();
         Ok(())
     }
 
@@ -426,7 +426,7 @@ impl Engine {
         };
         let failure = offered.err().map(|error| error.message);
         let before = group.exports().get(&record.id).and_then(|before| before.failure.clone());
-        exports::tell(&view::export_id(group, record.id), before.as_deref(), failure.as_deref());
+        exports::log_served(&view::export_id(group, record.id), before.as_deref(), failure.as_deref());
         let running = Arc::new(RunningExport { record, state, failure });
         group.exports_mut().insert(running.record.id, running.clone());
         Ok(running)
@@ -489,9 +489,9 @@ impl Engine {
 /// Where the drives of a group are.
 fn remembered(group: &Group) -> Remembered {
     let mut drives: Vec<DrivePlace> = group.drives().iter().flatten().map(GroupDrive::place).collect();
-    drives.extend(group.away().iter().map(|away| away.place.clone()));
-    // Local drives that were left out may answer at the next start. Remote ones are in `away` or
-    // back.
+    drives.extend(group.disconnected().iter().map(|drive| drive.place.clone()));
+    // Local drives that were left out may answer at the next start. Remote ones are in
+    // `disconnected` or back.
     for LeftOut { place, .. } in group.left_out.iter().filter(|left_out| !left_out.place.is_remote()) {
         if !drives.iter().any(|known| known.is_same(place)) {
             drives.push(place.clone());

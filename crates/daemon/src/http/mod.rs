@@ -9,6 +9,7 @@
 //! task.
 
 mod auth;
+mod connection_slots;
 mod control;
 mod exposition;
 mod extract;
@@ -16,7 +17,6 @@ mod fault;
 mod metrics;
 mod options;
 mod routes;
-mod seats;
 mod serve;
 mod shape;
 mod tls;

@@ -100,7 +100,7 @@ impl Stopped {
 /// An engine that looks for remote drives, as the daemon's does.
 pub async fn head(bench: &Bench) -> Arc<Engine> {
     let engine = bench.engine().await;
-    engine.start_looking_for_remotes();
+    engine.start_reconnecting();
     engine
 }
 

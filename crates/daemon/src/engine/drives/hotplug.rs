@@ -23,7 +23,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::engine::drives::identity::Present;
 use crate::engine::drives::uevent::{Action, Uevent};
-use crate::engine::drives::unassigned::{DriveFinding, Glance, Unassigned, glance};
+use crate::engine::drives::unassigned::{DriveContent, DriveFinding, Unassigned, read_content};
 use crate::engine::drives::{Consent, Taken, find, identity};
 use crate::engine::errors::stopping;
 use crate::engine::group::{Group, join_error};
@@ -39,13 +39,13 @@ const LOOK_EVERY_ALONE: Duration = Duration::from_secs(5);
 
 /// How long a new drive is looked at again if it cannot be read or claimed yet, or other drives of
 /// its group are still coming.
-const SETTLE_WITHIN: Duration = Duration::from_secs(10);
+const PLACE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The time between two looks.
-const SETTLE_LOOK: Duration = Duration::from_millis(250);
+const PLACE_RETRY: Duration = Duration::from_millis(250);
 
 /// A drive that cannot be read within this time is reported and left alone.
-const GLANCE_WITHIN: Duration = Duration::from_secs(10);
+const READ_WITHIN: Duration = Duration::from_secs(10);
 
 /// The result of a look at a drive.
 #[derive(Debug)]
@@ -71,8 +71,8 @@ struct Watch {
 /// A change of the present drives.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
-    Came(Present),
-    Went((u32, u32)),
+    Added(Present),
+    Removed((u32, u32)),
 }
 
 impl Watch {
@@ -128,21 +128,21 @@ impl Watch {
             Action::Add => {
                 let present = identity::look(&event.name)?;
                 let before = self.there.insert(path, present.clone());
-                (before.as_ref() != Some(&present)).then_some(Change::Came(present))
+                (before.as_ref() != Some(&present)).then_some(Change::Added(present))
             }
             Action::Remove => {
                 self.there.remove(&path);
-                Some(Change::Went(event.device))
+                Some(Change::Removed(event.device))
             }
         }
     }
 
     fn compare(&mut self) -> Vec<Change> {
         let now = by_path(identity::present());
-        let went = self.there.iter().filter(|(path, present)| now.get(*path) != Some(*present));
-        let mut changes: Vec<Change> = went.map(|(_, present)| Change::Went(present.device)).collect();
-        let came = now.iter().filter(|(path, present)| self.there.get(*path) != Some(*present));
-        changes.extend(came.map(|(_, present)| Change::Came(present.clone())));
+        let removed = self.there.iter().filter(|(path, present)| now.get(*path) != Some(*present));
+        let mut changes: Vec<Change> = removed.map(|(_, present)| Change::Removed(present.device)).collect();
+        let added = now.iter().filter(|(path, present)| self.there.get(*path) != Some(*present));
+        changes.extend(added.map(|(_, present)| Change::Added(present.clone())));
         self.there = now;
         changes
     }
@@ -165,8 +165,10 @@ impl Engine {
                     // Each change has its own task: one drive that hangs delays no other.
                     let engine = engine.clone();
                     match change {
-                        Change::Came(present) => drop(tokio::spawn(async move { engine.drive_came(&present).await })),
-                        Change::Went(device) => drop(tokio::spawn(async move { engine.drive_went(device).await })),
+                        Change::Added(present) => drop(tokio::spawn(async move { engine.drive_added(&present).await })),
+                        Change::Removed(device) => {
+                            drop(tokio::spawn(async move { engine.drive_removed(device).await }))
+                        }
                     }
                 }
             }
@@ -174,7 +176,7 @@ impl Engine {
     }
 
     /// Handles a pulled drive: its groups continue without it.
-    async fn drive_went(&self, device: (u32, u32)) {
+    async fn drive_removed(&self, device: (u32, u32)) {
         self.unassigned_drives.forget(device);
         self.is_unknown_now(device);
         for group in self.all() {
@@ -182,7 +184,7 @@ impl Engine {
                 tracing::error!(group = group.name, %error, "a drive was pulled, and the group cannot do without it");
             }
         }
-        self.shared_went(device).await;
+        self.shared_drive_removed(device).await;
     }
 
     async fn leave(&self, group: &Group, device: (u32, u32)) -> Answer<()> {
@@ -202,13 +204,13 @@ impl Engine {
         failed.map_err(|error| join_error(&group.name, &error))
     }
 
-    /// Handles a new drive: looks at it until its state is clear.
-    pub(crate) async fn drive_came(&self, present: &Present) {
+    /// Handles a new drive: reads it until its state is clear.
+    pub(crate) async fn drive_added(&self, present: &Present) {
         let began = Instant::now();
         let path = &present.path;
         loop {
-            let last = began.elapsed() >= SETTLE_WITHIN;
-            let outcome = self.settle(present, last).await;
+            let last = began.elapsed() >= PLACE_WITHIN;
+            let outcome = self.place(present, last).await;
             // By now the name has another device or none, which has its own event.
             if identity::look(path.trim_start_matches("/dev/")).as_ref() != Some(present) {
                 self.unassigned_drives.forget(present.device);
@@ -221,7 +223,7 @@ impl Engine {
                 }
                 Ok((PlacementResult::Known(found), size_bytes)) => (found, size_bytes),
                 Ok((PlacementResult::NotYet(_), _)) if !last => {
-                    tokio::time::sleep(SETTLE_LOOK).await;
+                    tokio::time::sleep(PLACE_RETRY).await;
                     continue;
                 }
                 Ok((PlacementResult::NotYet(why), size_bytes)) => (DriveFinding::Unused(why), size_bytes),
@@ -240,14 +242,14 @@ impl Engine {
             };
             if self.unassigned_drives.note(unassigned.clone()) {
                 tracing::info!(drive = path, note = unassigned.note(), "a drive came");
-                self.tell_offers().await;
+                self.log_offers().await;
             }
             return;
         }
     }
 
     /// Logs which drives could help groups that lack a member.
-    async fn tell_offers(&self) {
+    async fn log_offers(&self) {
         for group in self.all() {
             if let Ok(status) = group.status().await {
                 for offer in self.offers_for(&group, &status) {
@@ -259,25 +261,25 @@ impl Engine {
 
     /// Looks once at a new drive and acts on what it finds. Also returns its size if it can be
     /// read.
-    async fn settle(&self, present: &Present, last: bool) -> Answer<(PlacementResult, Option<u64>)> {
-        if self.is_shared(present.device) || self.shared_came(present).await? {
+    async fn place(&self, present: &Present, last: bool) -> Answer<(PlacementResult, Option<u64>)> {
+        if self.is_shared(present.device) || self.shared_drive_added(present).await? {
             return Ok((PlacementResult::Used, None));
         }
         if self.serves_itself(present.device) {
             return Ok((unused("is served by this daemon"), None));
         }
         let path = present.path.clone();
-        let look = tokio::time::timeout(GLANCE_WITHIN, tokio::task::spawn_blocking(move || glance(&path))).await;
+        let look = tokio::time::timeout(READ_WITHIN, tokio::task::spawn_blocking(move || read_content(&path))).await;
         let seen = match look {
             Ok(Ok(Ok(seen))) => seen,
             Ok(Ok(Err(error))) => return Ok((PlacementResult::NotYet(format!("cannot be read: {error}")), None)),
             Ok(Err(_)) => return Err(stopping()),
-            Err(_) => return Ok((unused(format!("was not read within {} s", GLANCE_WITHIN.as_secs())), None)),
+            Err(_) => return Ok((unused(format!("was not read within {} s", READ_WITHIN.as_secs())), None)),
         };
         let size_bytes = Some(seen.size_bytes);
         let outcome = match &seen.superblock {
-            Ok(own) => self.settle_ours(present, own, last).await?,
-            Err(error) => of_a_stranger(&seen, error),
+            Ok(own) => self.place_member(present, own, last).await?,
+            Err(error) => classify_foreign(&seen, error),
         };
         Ok((outcome, size_bytes))
     }
@@ -289,7 +291,7 @@ impl Engine {
     }
 
     /// Handles a drive with a superblock.
-    async fn settle_ours(&self, present: &Present, own: &Superblock, last: bool) -> Answer<PlacementResult> {
+    async fn place_member(&self, present: &Present, own: &Superblock, last: bool) -> Answer<PlacementResult> {
         if let Some(absent) = self.not_started.of_uuid(&own.array.to_string()) {
             let drives: Vec<String> = absent.remembered.drives.into_iter().map(|place| place.drive).collect();
             // A machine that cannot be reached counts as missing.
@@ -304,7 +306,7 @@ impl Engine {
             return Ok(PlacementResult::Used);
         }
         if let Some(group) = groups.iter().find(|group| group.uuid == own.array) {
-            return self.take_back(group, present, own).await;
+            return self.return_to_slot(group, present, own).await;
         }
         let uuid = own.array.to_string();
         if self.not_started.of_uuid(&uuid).is_some() {
@@ -352,7 +354,7 @@ impl Engine {
     }
 
     /// Puts a drive of a running group into its previous place, if it is still free.
-    async fn take_back(&self, group: &Arc<Group>, present: &Present, own: &Superblock) -> Answer<PlacementResult> {
+    async fn return_to_slot(&self, group: &Arc<Group>, present: &Present, own: &Superblock) -> Answer<PlacementResult> {
         let member = match self.place_of(group, own).await? {
             Ok(member) => member,
             Err(outcome) => return Ok(outcome),
@@ -378,11 +380,11 @@ impl Engine {
 
     /// Opens a drive. Its superblock has to be the same as at the first look.
     async fn claim(&self, group: &Group, path: &str, own: &Superblock) -> Answer<Taken> {
-        group.let_go_if_unused(path).await?;
+        group.release_if_unused(path).await?;
         let taken = drives::open(&self.opener, path, Consent::default()).await?;
         let open = taken.open.clone();
         let found = self.shards[0].call(move || drives::probe_open(open));
-        let found = tokio::time::timeout(GLANCE_WITHIN, found).await;
+        let found = tokio::time::timeout(READ_WITHIN, found).await;
         match found.map(|found| found.map(|found| found.map(|probe| probe.superblock))) {
             Ok(Ok(Ok(Ok(superblock)))) if superblock == *own => Ok(taken),
             Ok(Err(_)) => Err(stopping()),
@@ -421,7 +423,7 @@ impl Engine {
 }
 
 /// Classifies a drive without a usable superblock.
-fn of_a_stranger(seen: &Glance, error: &SuperblockError) -> PlacementResult {
+fn classify_foreign(seen: &DriveContent, error: &SuperblockError) -> PlacementResult {
     if seen.empty {
         return PlacementResult::Known(DriveFinding::Empty);
     }
@@ -453,18 +455,18 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_went_is_told_also_if_it_was_not_known() {
+    fn the_removal_of_an_unknown_device_is_reported() {
         let mut watch = watch(&[present("purlin-x", "1")]);
         let event = |name: &str| Uevent { action: Action::Remove, name: name.into(), device: (259, 1) };
-        assert_eq!(watch.apply(&event("purlin-x")), Some(Change::Went((259, 1))));
-        assert_eq!(watch.apply(&event("purlin-y")), Some(Change::Went((259, 1))));
+        assert_eq!(watch.apply(&event("purlin-x")), Some(Change::Removed((259, 1))));
+        assert_eq!(watch.apply(&event("purlin-y")), Some(Change::Removed((259, 1))));
         assert!(watch.there.is_empty());
     }
 
     #[test]
-    fn a_look_finds_what_no_event_told() {
+    fn a_comparison_finds_changes_without_events() {
         let mut watch = watch(&[present("purlin-x", "1")]);
-        assert!(watch.compare().contains(&Change::Went((259, 1))), "no kernel has such a device");
-        assert_eq!(watch.compare(), [], "told once");
+        assert!(watch.compare().contains(&Change::Removed((259, 1))), "no kernel has such a device");
+        assert_eq!(watch.compare(), [], "reported once");
     }
 }

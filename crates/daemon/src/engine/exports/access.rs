@@ -11,7 +11,7 @@ use crate::engine::exports::running_export::RunningExport;
 use crate::engine::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
-/// The state as hosts are told it.
+/// The state as hosts are notified of it.
 pub(crate) fn of(record: AnaRecord) -> Access {
     match record {
         AnaRecord::Optimized => Access::Optimized,

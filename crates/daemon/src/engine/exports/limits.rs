@@ -154,7 +154,7 @@ impl Engine {
             group.limiter(record.id).set(change.after);
             tracing::info!(volume = %name, limit = ?change.after, "limited");
         }
-        let volume = self.look_at_volume(&group, &record).await?;
+        let volume = self.query_volume(&group, &record).await?;
         Ok(Changed::done(change.steps, volume).with_warnings(change.warnings))
     }
 

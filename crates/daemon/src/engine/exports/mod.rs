@@ -219,14 +219,14 @@ impl Listeners {
         }
     }
 
-    /// Tells hosts that the ANA state of a namespace changed. Its export has the new state.
+    /// Notifies hosts that the ANA state of a namespace changed. Its export has the new state.
     pub fn access_changed(&self, address: &str, subsystem: &Nqn, nsid: u32) {
         if let Some(Serves::NvmeTcp(portal)) = self.addresses().get(address).map(|served| &served.serves) {
             portal.access_changed(subsystem, nsid);
         }
     }
 
-    /// Tells hosts that a namespace has another size.
+    /// Notifies hosts that a namespace has another size.
     pub fn namespace_resized(&self, address: &str, subsystem: &Nqn, nsid: u32) {
         if let Some(Serves::NvmeTcp(portal)) = self.addresses().get(address).map(|served| &served.serves) {
             portal.resized(subsystem, nsid);
@@ -235,13 +235,13 @@ impl Listeners {
 
     /// Stops accepting clients, and leaves new ones to the process that takes over the sockets.
     /// Exports are withdrawn afterwards as usual. Until then, clients that are already accepted are
-    /// told that the exports end, not that they are unknown.
-    pub async fn let_go(&self) {
+    /// notified that the exports end, not that they are unknown.
+    pub async fn release(&self) {
         let addresses = std::mem::take(&mut *self.addresses());
         for (address, served) in addresses {
             let left = address.clone();
             // A shard that has stopped accepts no clients, nor does a server that has ended.
-            let _ = self.home(&address).call(move || async move { shard::let_go_listener(&left) }).await;
+            let _ = self.home(&address).call(move || async move { shard::release_listener(&left) }).await;
             let _ = served.ended.await;
             match served.serves {
                 Serves::Nbd { offers, .. } => offers.hand_over(),
@@ -252,7 +252,7 @@ impl Listeners {
 
     /// Closes the connections of all NVMe hosts and accepts no more, if no other process takes over
     /// the sockets. Hosts reconnect until the daemon is back and repeat unanswered commands. If
-    /// they were told that a namespace is gone, they would report errors to the application.
+    /// they were notified that a namespace is gone, they would report errors to the application.
     pub async fn leave_hosts(&self) {
         let portals: Vec<_> = {
             let addresses = self.addresses();
@@ -408,7 +408,7 @@ fn listen_on(names: &Names, address: &str) -> Answer<Vec<ListenOn>> {
 }
 
 /// Logs whether an export is served, if that has changed. `failure`: why it is not served.
-pub(crate) fn tell(export: &str, before: Option<&str>, failure: Option<&str>) {
+pub(crate) fn log_served(export: &str, before: Option<&str>, failure: Option<&str>) {
     match (before, failure) {
         (Some(_), None) => tracing::info!(export, "export is served now"),
         (before, Some(failure)) if before != Some(failure) => {

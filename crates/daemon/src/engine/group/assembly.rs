@@ -45,7 +45,7 @@ impl Engine {
         let late = group.left_out.iter().filter(|left_out| !was_refused.contains(&left_out.drive));
         warnings.extend(late.map(|LeftOut { drive, reason, .. }| format!("{drive} is left out: {reason}")));
         warnings.extend(self.remember());
-        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
+        Ok(Changed::done(steps, self.query_group(&group).await?).with_warnings(warnings))
     }
 
     /// Opens the drives that an operator named. A drive that cannot be opened and holds no group is

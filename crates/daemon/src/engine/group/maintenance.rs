@@ -166,7 +166,7 @@ impl Engine {
         if look.status.superblock.is_read_only() {
             return Ok(None);
         }
-        self.tell_findings(group, &look);
+        self.log_findings(group, &look);
         let now = self.clock.unix_s();
         if let Some(job) = look.scrub()
             && !schedule::is_open(job)
@@ -355,15 +355,15 @@ impl Engine {
     }
 
     /// Logs the findings since the last look, each place once.
-    fn tell_findings(&self, group: &Group, look: &Look) {
+    fn log_findings(&self, group: &Group, look: &Look) {
         let Some(job) = look.scrub() else { return };
-        let told = {
+        let logged = {
             let mut state = group.maintenance.lock();
-            let known = if state.told.0 == job.id { state.told.1 } else { 0 };
-            state.told = (job.id, job.findings.len());
+            let known = if state.logged.0 == job.id { state.logged.1 } else { 0 };
+            state.logged = (job.id, job.findings.len());
             known
         };
-        for finding in job.findings.iter().skip(told) {
+        for finding in job.findings.iter().skip(logged) {
             let place = findings::place(group, &look.status, &look.catalogue, finding);
             tracing::warn!(
                 group = group.name,

@@ -40,7 +40,7 @@ use runtime::{ShardEnv, ShardHandle};
 use crate::engine::drives::Taken;
 use crate::engine::errors::stopping;
 use crate::engine::exports::running_export::{RunningExport, torn};
-use crate::engine::group::disconnected::Away;
+use crate::engine::group::disconnected::DisconnectedDrive;
 pub(crate) use crate::engine::group::group_drive::GroupDrive;
 use crate::engine::group::maintenance_state::Maintenance;
 use crate::engine::group::presence_state::Presence;
@@ -79,7 +79,7 @@ pub(crate) struct GroupBody {
     pub shards: Vec<ShardHandle>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
     /// Drives of other machines that cannot be reached now.
-    away: Mutex<Vec<Away>>,
+    disconnected: Mutex<Vec<DisconnectedDrive>>,
     /// Drives that were left out at the start of the group because they could not be read or
     /// written.
     pub left_out: Vec<LeftOut>,
@@ -128,8 +128,8 @@ impl Group {
     }
 
     /// Drives of other machines that cannot be reached now, and are looked for.
-    pub fn away(&self) -> MutexGuard<'_, Vec<Away>> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn disconnected(&self) -> MutexGuard<'_, Vec<DisconnectedDrive>> {
+        self.disconnected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn exports(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Arc<RunningExport>>> {
@@ -155,7 +155,7 @@ impl Group {
 
     /// Logs which exports have blocks that a power cut may tear. Their block size stays, because
     /// clients rely on it.
-    pub fn tell_torn(&self) {
+    pub fn log_torn(&self) {
         let atomic_bytes = self.atomic_bytes();
         for running in self.exports().values() {
             if let Some(torn) = torn(&running.record.kind, atomic_bytes) {
@@ -291,9 +291,8 @@ impl Group {
         self.lead(release).await?.map_err(|error: BlockError| block_error(&self.name, &error))
     }
 
-    /// Opens a drive on all shards. It belongs to the group as soon as the leader is told to use
-    /// it.
-    pub async fn take_in(&self, taken: Taken) -> Answer<DriveId> {
+    /// Opens a drive on all shards. It belongs to the group as soon as the leader uses it.
+    pub async fn install_drive(&self, taken: Taken) -> Answer<DriveId> {
         let id = self.shared.new_drive();
         let drive = taken.keep();
         let (key, attached) = (self.key, drive.open.clone());
@@ -305,7 +304,7 @@ impl Group {
     }
 
     /// Removes a drive from all shards, which closes it.
-    pub async fn let_go(&self, id: DriveId) -> Answer<()> {
+    pub async fn release_drive(&self, id: DriveId) -> Answer<()> {
         let key = self.key;
         self.on_all(move || shard::uninstall_drive(key, id)).await?;
         if let Some(drive) = self.drives_mut().get_mut(usize::from(id.0)) {
@@ -316,7 +315,7 @@ impl Group {
 
     /// Closes a drive of this name if it no longer belongs to the group, so that it can be used
     /// again.
-    pub async fn let_go_if_unused(&self, name: &str) -> Answer<()> {
+    pub async fn release_if_unused(&self, name: &str) -> Answer<()> {
         let Some(id) = self.drive_id(name) else { return Ok(()) };
         let status = self.status().await?;
         let member = status.members.iter().any(|member| member.drive == Some(id) && member.state.takes_writes());
@@ -326,7 +325,7 @@ impl Group {
                 format!("{name} is part of the group {:?} already", self.name),
             ));
         }
-        self.let_go(id).await
+        self.release_drive(id).await
     }
 
     /// Ends the group on all shards, the leader last, and closes its drives. If `in_order`, written

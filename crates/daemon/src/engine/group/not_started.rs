@@ -1,6 +1,6 @@
 //! Groups that the daemon knows and could not start. They are shown with the reason, and their
-//! names stay reserved. [`crate::engine::hotplug`] and [`crate::engine::away`] try them again. An
-//! operator can have them forgotten.
+//! names stay reserved. [`crate::engine::drives::hotplug`] and [`crate::engine::drives::reconnect`]
+//! try them again. An operator can have them forgotten.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -83,7 +83,7 @@ impl AllNotStarted {
 }
 
 impl Engine {
-    pub(crate) fn look_at_not_started(&self) -> Vec<GroupNotStarted> {
+    pub(crate) fn query_not_started(&self) -> Vec<GroupNotStarted> {
         self.not_started.list().iter().map(NotStarted::view).collect()
     }
 

@@ -43,7 +43,7 @@ impl Engine {
             return Ok(Changed::planned(steps));
         }
         if steps.is_empty() {
-            return Ok(Changed::done(steps, self.look_at_group(&group).await?));
+            return Ok(Changed::done(steps, self.query_group(&group).await?));
         }
         let renamed = group.renamed(new).await?;
         {
@@ -55,7 +55,7 @@ impl Engine {
         self.offer_under_new_names(&renamed, &exports).await?;
         let warnings = self.remember();
         tracing::info!(group = name, new, "renamed");
-        Ok(Changed::done(steps, self.look_at_group(&renamed).await?).with_warnings(warnings))
+        Ok(Changed::done(steps, self.query_group(&renamed).await?).with_warnings(warnings))
     }
 
     pub(crate) async fn rename_volume(&self, name: &VolumeName, request: Rename) -> Answer<Changed<Volume>> {
@@ -63,7 +63,7 @@ impl Engine {
         let (group, mut record) = self.find_volume(name).await?;
         let new = VolumeName { group: name.group.clone(), volume: request.name.clone() };
         if new == *name {
-            let shown = self.look_at_volume(&group, &record).await?;
+            let shown = self.query_volume(&group, &record).await?;
             return Ok(if request.dry_run { Changed::planned(Vec::new()) } else { Changed::done(Vec::new(), shown) });
         }
         if group.catalogue().await?.volumes.iter().any(|volume| volume.name == new.volume) {
@@ -92,7 +92,7 @@ impl Engine {
         self.offer_under_new_names(&group, &exports).await?;
         record.name.clone_from(&new.volume);
         tracing::info!(volume = %name, new = %new, "renamed");
-        Ok(Changed::done(steps, self.look_at_volume(&group, &record).await?))
+        Ok(Changed::done(steps, self.query_volume(&group, &record).await?))
     }
 
     /// Restarts exports under the new names of their volumes. NVMe hosts are not affected: they use

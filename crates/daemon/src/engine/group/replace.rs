@@ -94,7 +94,7 @@ impl Engine {
             self.replacements.change(&self.memory, |all| all.push(replacing));
         }
         self.remember();
-        Ok(Changed::done(steps, self.look_at_group(&group).await?))
+        Ok(Changed::done(steps, self.query_group(&group).await?))
     }
 
     /// The drive that a request names, its name in sentences, and what is lost on it.
@@ -118,7 +118,7 @@ impl Engine {
     /// Puts a drive in the place of a member. If the member is lost, its old drive is closed. If it
     /// works, it is copied first.
     pub(crate) async fn put_in_place(group: &Group, member: &MemberStatus, taken: Taken) -> Answer<DriveId> {
-        let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
+        let (id, identity) = (group.install_drive(taken).await?, new_uuid()?);
         let (index, was_lost) = (member.member, member.state != MemberState::InSync);
         let replace = move |array: Array<ShardEnv>| async move {
             if was_lost && array.shared().slot(index).state == MemberState::InSync {
@@ -127,13 +127,13 @@ impl Engine {
             array.replace(index, id, identity).await
         };
         if let Err(error) = group.lead(replace).await? {
-            group.let_go(id).await?;
+            group.release_drive(id).await?;
             return Err(join_error(&group.name, &error));
         }
         if let Some(old) = member.drive.filter(|_| was_lost) {
-            group.let_go(old).await?;
+            group.release_drive(old).await?;
         }
-        group.tell_torn();
+        group.log_torn();
         Ok(id)
     }
 
@@ -180,7 +180,7 @@ impl Engine {
         if member.drive == Some(new) {
             let is_used = |drive| status.members.iter().any(|member| member.drive == Some(drive));
             if let Some(old) = replacing.old.as_ref().and_then(id).filter(|&old| !is_used(old)) {
-                group.let_go(old).await?;
+                group.release_drive(old).await?;
             }
             self.remember();
             return Ok(false);

@@ -8,8 +8,8 @@ use api::{GroupScan, ScannedDrive, ScannedGroup, ScannedState};
 use array::{Assembly, judge};
 use format::{Superblock, SuperblockError, Uuid};
 
-use crate::engine::drives::unassigned::{Glance, glance};
-use crate::engine::drives::{Consent, GLANCE_WITHIN, find, identity, silent};
+use crate::engine::drives::unassigned::{DriveContent, read_content};
+use crate::engine::drives::{Consent, READ_WITHIN, find, identity, silent};
 use crate::engine::{Engine, drives, view};
 use crate::http::Answer;
 
@@ -95,7 +95,7 @@ impl Engine {
         if let Some(open) = open {
             let size_bytes = open.info().size_bytes;
             let read = self.shards[0].call(move || drives::probe_open(open));
-            return match tokio::time::timeout(GLANCE_WITHIN, read).await {
+            return match tokio::time::timeout(READ_WITHIN, read).await {
                 Ok(Ok(Ok(probe))) => seen(probe.superblock, size_bytes, &probe.foreign, false),
                 Ok(Ok(Err(error))) => Seen::Other(format!("cannot be read: {error}")),
                 Ok(Err(_)) => Seen::Other("the daemon is stopping".to_owned()),
@@ -111,9 +111,9 @@ impl Engine {
         if text.starts_with("mem:") {
             return Seen::Other("memory of the daemon that no group has".to_owned());
         }
-        let look = tokio::task::spawn_blocking(move || glance(&name));
-        match tokio::time::timeout(GLANCE_WITHIN, look).await {
-            Ok(Ok(Ok(Glance { superblock, size_bytes, foreign, empty }))) => {
+        let look = tokio::task::spawn_blocking(move || read_content(&name));
+        match tokio::time::timeout(READ_WITHIN, look).await {
+            Ok(Ok(Ok(DriveContent { superblock, size_bytes, foreign, empty }))) => {
                 seen(superblock, size_bytes, &foreign, empty)
             }
             Ok(Ok(Err(error))) => Seen::Other(format!("cannot be read: {error}")),

@@ -25,7 +25,7 @@ impl Engine {
             ScrubAction::Resume => self.resume_scrub(group).await?,
             ScrubAction::Stop => self.stop_scrub(group).await?,
         }
-        let shown = self.look_at_group(group).await?;
+        let shown = self.query_group(group).await?;
         let job =
             shown.jobs.into_iter().rev().find(|job| !matches!(job.kind, api::JobKind::Rebuild | api::JobKind::Replace));
         Ok(Scrub { job, schedule: shown.scrub })
@@ -55,7 +55,7 @@ impl Engine {
         self.look_after(group).await?;
         let _one = self.changes.lock().await;
         // A scrub that makes room for a rebuild is paused already. Now it stays paused.
-        let paused = group.maintenance.let_go() || group.lead(|array| async move { array.pause_scrub() }).await?;
+        let paused = group.maintenance.end_hold() || group.lead(|array| async move { array.pause_scrub() }).await?;
         if !paused {
             let there = group.lead(|array| async move { array.scrub_progress() }).await?;
             let why = if there.is_some() { "has a scrub that is paused already" } else { "is not being scrubbed" };
@@ -91,7 +91,7 @@ impl Engine {
         if !running && !interrupted {
             return Err(refusal(group, "is not being scrubbed"));
         }
-        group.maintenance.let_go();
+        group.maintenance.end_hold();
         tracing::info!(group = group.name, "scrub stopped");
         self.note_stop(group).await?;
         let Some(job) = status.jobs.iter().rfind(|job| job.kind == JobKind::Scrub) else { return Ok(()) };

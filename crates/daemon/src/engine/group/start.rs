@@ -1,6 +1,7 @@
 //! Starts a group that was found on drives: on the leading shard first, then on the others.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use array::{
@@ -12,10 +13,10 @@ use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, warm_file};
 
 use crate::engine::drives::Taken;
 use crate::engine::errors::stopping;
-use crate::engine::group::disconnected::Away;
+use crate::engine::group::disconnected::DisconnectedDrive;
 use crate::engine::group::group_drive::GroupDrive;
 use crate::engine::group::maintenance_state::Maintenance;
-use crate::engine::group::shard::{GroupKey, Mail, Post};
+use crate::engine::group::shard::{GroupKey, GroupMessage, ShardPeers};
 use crate::engine::group::{Group, GroupBody, LeftOut, event_log, not_assemblable, shard};
 use crate::engine::nvme::{host_keys, host_tls_keys};
 use crate::http::Answer;
@@ -43,7 +44,7 @@ pub(crate) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<Foun
 /// preserves its warm-restart state if the daemon is killed.
 pub(crate) async fn start(
     shards: &[ShardHandle],
-    senders: &[MailboxSender<Mail>],
+    senders: &[MailboxSender<GroupMessage>],
     key: GroupKey,
     taken: Vec<Taken>,
     found: FoundGroup,
@@ -65,8 +66,13 @@ pub(crate) async fn start(
         left_out.extend(drive.and_then(|drive| left_out_of(drive, refusal)));
     }
     // Drives of other machines are looked for.
-    let away =
-        left_out.iter().map(|drive| &drive.place).filter(|place| place.is_remote()).cloned().map(Away::new).collect();
+    let disconnected = left_out
+        .iter()
+        .map(|drive| &drive.place)
+        .filter(|place| place.is_remote())
+        .cloned()
+        .map(DisconnectedDrive::new)
+        .collect();
     starting.follow(&shared).await?;
     let body = Arc::new(GroupBody {
         key,
@@ -75,7 +81,7 @@ pub(crate) async fn start(
         shared,
         shards: shards.to_vec(),
         drives,
-        away: Mutex::new(away),
+        disconnected: Mutex::new(disconnected),
         left_out,
         warm_path,
         exports: RwLock::default(),
@@ -136,7 +142,7 @@ fn warm_state(path: &Path, assembly: &Assembly) -> Option<Arc<dyn WarmState>> {
 /// A group that is being started on the shards.
 struct Starting<'a> {
     shards: &'a [ShardHandle],
-    senders: &'a [MailboxSender<Mail>],
+    senders: &'a [MailboxSender<GroupMessage>],
     key: GroupKey,
     /// All drives that were read, in the order of the assembly's indices.
     opens: Vec<OpenDrive>,
@@ -152,8 +158,8 @@ struct Led {
 }
 
 impl Starting<'_> {
-    fn post(&self) -> Post {
-        Post { key: self.key, senders: self.senders.to_vec() }
+    fn peers(&self) -> ShardPeers {
+        ShardPeers { key: self.key, senders: self.senders.to_vec() }
     }
 
     /// Loads the group on the leading shard.
@@ -163,12 +169,12 @@ impl Starting<'_> {
         warm: Option<Arc<dyn WarmState>>,
         listener: Box<dyn Fn(Event) + Send>,
     ) -> Answer<Led> {
-        let (key, post, opens, shard_count) = (self.key, self.post(), self.opens.clone(), self.shards.len());
+        let (key, peers, opens, shard_count) = (self.key, self.peers(), self.opens.clone(), self.shards.len());
         let leading = self.shards[0].call(move || async move {
             let env = ShardEnv::current();
             let drives: Vec<_> = opens.iter().map(|open| env.attach(open)).collect();
             let loaded = load(&env, &assembly, &drives, warm, listener).await?;
-            let array = loaded.lead(env, drives, shard_count, post.peers());
+            let array = loaded.lead(env, drives, shard_count, Rc::new(peers));
             shard::add_group(key, array);
             Ok(Led {
                 shared: loaded.shared.clone(),
@@ -184,12 +190,12 @@ impl Starting<'_> {
     async fn follow(&self, shared: &Arc<Shared>) -> Answer<()> {
         let (key, shard_count) = (self.key, self.shards.len());
         for (index, handle) in self.shards.iter().enumerate().skip(1) {
-            let (shared, opens, post) = (shared.clone(), self.opens.clone(), self.post());
+            let (shared, opens, peers) = (shared.clone(), self.opens.clone(), self.peers());
             let following = handle.call(move || async move {
                 let env = ShardEnv::current();
                 let drives = opens.iter().map(|open| env.attach(open)).collect();
                 let place = ShardPlace { shard: index, shards: shard_count };
-                shard::add_group(key, Array::follow(env, shared, drives, place, post.peers()));
+                shard::add_group(key, Array::follow(env, shared, drives, place, Rc::new(peers)));
             });
             following.await.map_err(|_| stopping())?;
         }
@@ -201,7 +207,7 @@ impl Group {
     /// Starts the group's work, after all shards have it.
     async fn begin(&self, needs_resync: bool, replayed: Option<Replayed>) -> Answer<()> {
         let (key, group) = (self.key, &self.name);
-        self.let_go_of_strangers().await?;
+        self.release_unlisted_drives().await?;
         if let Some(Replayed { records, lost, contradictory, .. }) = replayed {
             tracing::warn!(group, records, "was not stopped in order: its log was replayed");
             if lost > 0 {
@@ -232,11 +238,11 @@ impl Group {
     }
 
     /// Closes drives that were looked at and are not part of the group.
-    async fn let_go_of_strangers(&self) -> Answer<()> {
+    async fn release_unlisted_drives(&self) -> Answer<()> {
         let strangers: Vec<usize> =
             self.drives().iter().enumerate().filter(|(_, drive)| drive.is_none()).map(|(index, _)| index).collect();
         for index in strangers {
-            self.let_go(DriveId(index as u16)).await?;
+            self.release_drive(DriveId(index as u16)).await?;
         }
         Ok(())
     }

@@ -51,7 +51,7 @@ impl Engine {
         let (key, shown) = (group.key, record.clone());
         group.await_all(move || shard::set_volume(key, shown.clone())).await?;
         tracing::info!(volume = %request.name(), size_bytes, "created");
-        Ok(Changed::done(steps, self.look_at_volume(&group, &record).await?))
+        Ok(Changed::done(steps, self.query_volume(&group, &record).await?))
     }
 
     pub(crate) async fn resize_volume(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
@@ -102,17 +102,17 @@ impl Engine {
         let (key, shown) = (group.key, resized.clone());
         group.await_all(move || shard::set_volume(key, shown.clone())).await?;
         group.release(freed).await?;
-        self.tell_namespaces(&group, resized.id);
+        self.notify_resized(&group, resized.id);
         tracing::info!(volume = %name, size_bytes, "resized");
         let mut warnings = Vec::new();
         if let Some(device) = device
-            && let Err(error) = self.tell_device(&group, name, device).await
+            && let Err(error) = self.resize_device(&group, name, device).await
         {
             let path = device.kind.address();
             tracing::warn!(volume = %name, device = %path, %error, "the block device does not have its volume's size");
             warnings.push(format!("{path} still has its old size: {error}; resizing to the same size tries again"));
         }
-        Ok(Changed::done(steps, self.look_at_volume(&group, &resized).await?).with_warnings(warnings))
+        Ok(Changed::done(steps, self.query_volume(&group, &resized).await?).with_warnings(warnings))
     }
 
     /// Refuses to resize a volume whose block device cannot follow.
@@ -137,8 +137,8 @@ impl Engine {
         ))
     }
 
-    /// Tells the kernel the new size of a volume that is a block device.
-    async fn tell_device(&self, group: &Group, name: &VolumeName, device: &ExportRecord) -> Answer<()> {
+    /// Sets the size of a volume's block device in the kernel.
+    async fn resize_device(&self, group: &Group, name: &VolumeName, device: &ExportRecord) -> Answer<()> {
         let backing = Backing::of_volume(group, device.volume).await?;
         self.devices.resize(&backing, device, &name.to_string()).await
     }
@@ -146,7 +146,7 @@ impl Engine {
     pub(crate) async fn delete_volume(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
-        let exports: Vec<String> = self.look_at_volume(&group, &record).await?.exports;
+        let exports: Vec<String> = self.query_volume(&group, &record).await?.exports;
         if !exports.is_empty() {
             return Err(ControlError::new(
                 ErrorCode::Busy,

@@ -1,5 +1,5 @@
 //! Imported namespaces of other machines: connected, served as block devices, and looked for while
-//! their machine is away.
+//! their machine cannot be reached.
 //!
 //! Invariants:
 //! 1. An imported namespace has no other user here: no group, no other import, and it is not served
@@ -49,7 +49,7 @@ fn parsed(text: &str) -> Answer<NvmeDrive> {
 impl Engine {
     /// Starts looking for imported namespaces that are not connected, and following the size of
     /// those that are, for as long as the engine lives.
-    pub(crate) fn start_looking_for_namespaces(self: &Arc<Self>) {
+    pub(crate) fn start_reconnecting_namespaces(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
@@ -60,7 +60,7 @@ impl Engine {
                     .into_iter()
                     .filter(|import| import.is_namespace())
                     .partition(|import| import.running.is_ok());
-                join_all(waiting.iter().map(|import| engine.look_for_namespace(import))).await;
+                join_all(waiting.iter().map(|import| engine.reconnect_namespace(import))).await;
                 for import in &served {
                     engine.follow_size(import).await;
                 }
@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// Connects to a remembered namespace, if it is present.
-    async fn look_for_namespace(&self, import: &Arc<Import>) {
+    async fn reconnect_namespace(&self, import: &Arc<Import>) {
         match self.connect_again(import).await {
             Ok(()) => {}
             Err(error) if import.note(&error.message) => {
@@ -208,7 +208,7 @@ impl Engine {
     pub(crate) fn user_of(&self, identity: &str) -> Option<String> {
         for group in self.all() {
             let open = group.drives().iter().flatten().any(|drive| drive.identity.as_deref() == Some(identity));
-            if open || group.away().iter().any(|away| away.place.identity.as_deref() == Some(identity)) {
+            if open || group.disconnected().iter().any(|drive| drive.place.identity.as_deref() == Some(identity)) {
                 return Some(format!("a drive of the group {:?}", group.name));
             }
         }

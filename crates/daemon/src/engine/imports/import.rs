@@ -127,9 +127,9 @@ impl Import {
     /// Records why it could not be connected. Returns whether the reason is new.
     pub fn note(&self, why: &str) -> bool {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_news = *noted != why;
+        let is_new = *noted != why;
         *noted = why.to_owned();
-        is_news
+        is_new
     }
 
     /// The identifier of an export.
@@ -408,12 +408,13 @@ async fn examine(open: &OpenDrive) -> Result<Candidate, String> {
 fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> FoundMdArray {
     let Assessment { description, left_out, assembly } = assessment;
     let name = |candidate: usize| taken[drives[candidate]].name.clone();
-    let seats: Vec<Option<usize>> = match &assembly {
+    let candidates_by_slot: Vec<Option<usize>> = match &assembly {
         Ok(assembly) => assembly.members.iter().map(|member| Some(member.as_ref()?.candidate)).collect(),
         Err(_) => Vec::new(),
     };
     let some = |value: u64| (value > 0).then(|| value * SECTOR);
-    let member = |(slot, seat): (usize, &Option<usize>)| MdMember { slot: slot as u32, drive: seat.map(name) };
+    let member =
+        |(slot, candidate): (usize, &Option<usize>)| MdMember { slot: slot as u32, drive: candidate.map(name) };
     let reason = |(candidate, reason): &(usize, md::LeftOut)| DriveReason {
         drive: name(*candidate),
         reason: reason.to_string(),
@@ -430,11 +431,11 @@ fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> Fou
         event_count: description.events,
         created_unix_s: description.created_unix_s,
         updated_unix_s: description.updated_unix_s,
-        members: seats.iter().enumerate().map(member).collect(),
+        members: candidates_by_slot.iter().enumerate().map(member).collect(),
         left_out: left_out.iter().map(reason).collect(),
         refusal: assembly.as_ref().err().map(Refusal::to_string),
     };
-    let places = seats.iter().map(|seat| seat.map(|candidate| drives[candidate])).collect();
+    let places = candidates_by_slot.iter().map(|place| place.map(|candidate| drives[candidate])).collect();
     FoundMdArray { shown, assembly: assembly.map(|assembly| (assembly, places)) }
 }
 

@@ -157,11 +157,11 @@ impl Engine {
         }
     }
 
-    pub(crate) async fn look_at_import(&self, name: &str) -> Answer<Shown> {
+    pub(crate) async fn query_import(&self, name: &str) -> Answer<Shown> {
         Ok(self.shown_import(&*self.import_named(name)?).await)
     }
 
-    pub(crate) async fn look_at_imports(&self) -> Vec<Shown> {
+    pub(crate) async fn query_imports(&self) -> Vec<Shown> {
         let imports = self.all_imports();
         join_all(imports.iter().map(|import| self.shown_import(import))).await
     }
@@ -264,11 +264,11 @@ impl Engine {
             ));
         }
         let (exports, drives) = (import.exports().len(), import.remembered.drives.len());
-        let lets_go = match import.is_namespace() {
+        let release_step = match import.is_namespace() {
             true => format!("disconnect from {}", import.remembered.drives.join(", ")),
             false => format!("let go of its {drives} drives, which stay as they are"),
         };
-        let steps = vec![format!("end {exports} exports of the import {name:?} and {lets_go}")];
+        let steps = vec![format!("end {exports} exports of the import {name:?} and {release_step}")];
         if !request.force {
             self.refuse_out_of_reach(&import).await?;
         }
@@ -369,7 +369,7 @@ impl Engine {
     async fn start_remembered_import(&self, key: u64, remembered: &RememberedImport) -> Result<Running, String> {
         let (mut taken, mut unopened): (Vec<Taken>, Vec<String>) = (Vec::new(), Vec::new());
         for text in &remembered.drives {
-            match drives::open_read_only_let_go(text).await {
+            match drives::open_read_only_when_released(text).await {
                 Ok(drive) => taken.push(drive),
                 Err(error) => unopened.push(error.message),
             }
@@ -411,7 +411,7 @@ impl Engine {
         };
         if import.running.is_ok() {
             let before = import.exports().get(&record.id).and_then(|before| before.failure.clone());
-            exports::tell(&import.export_id(record.id), before.as_deref(), failure.as_deref());
+            exports::log_served(&import.export_id(record.id), before.as_deref(), failure.as_deref());
         }
         let running = Arc::new(RunningExport { record, state, failure });
         import.exports_mut().insert(running.record.id, running.clone());

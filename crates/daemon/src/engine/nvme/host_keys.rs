@@ -10,7 +10,7 @@ use crate::engine::nvme::keyring::Keys;
 use crate::http::{Answer, ControlError};
 
 /// The details of a secret that the API shows.
-pub(crate) fn told(group: Option<&str>, record: &SecretRecord) -> HostKey {
+pub(crate) fn shown(group: Option<&str>, record: &SecretRecord) -> HostKey {
     let dh_group = DhGroup::ALL.get(usize::from(record.dh_group)).copied().unwrap_or(DhGroup::Unknown);
     HostKey { group: group.map(str::to_owned), mutual: record.controller_secret.is_some(), dh_group }
 }
@@ -77,7 +77,7 @@ impl Engine {
             "from its next connection on, {host} authenticates for {keyring}, {way}, with {}",
             request.dh_group
         );
-        Ok(Changed::done(vec![step], told(keyring.group(), &record)))
+        Ok(Changed::done(vec![step], shown(keyring.group(), &record)))
     }
 
     /// Removes a host's secret: its name suffices from now on.

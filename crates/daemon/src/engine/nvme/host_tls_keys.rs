@@ -11,7 +11,7 @@ use crate::engine::nvme::keyring::Keys;
 use crate::http::{Answer, ControlError};
 
 /// The details of a host's keys that the API shows.
-pub(crate) fn told(group: Option<&str>, record: &TlsKeyRecord) -> HostTlsKey {
+pub(crate) fn shown(group: Option<&str>, record: &TlsKeyRecord) -> HostTlsKey {
     HostTlsKey { group: group.map(str::to_owned), key_count: record.keys.len() as u32 }
 }
 
@@ -81,7 +81,7 @@ impl Engine {
             1 => format!("from its next connection on, {host} uses TLS for {keyring}"),
             _ => format!("from its next connection on, {host} uses TLS for {keyring}, with this key or the one before"),
         };
-        Ok(Changed::done(vec![step], told(keyring.group(), &record)))
+        Ok(Changed::done(vec![step], shown(keyring.group(), &record)))
     }
 
     /// Removes a host's TLS keys: it may connect without TLS from now on.

@@ -149,10 +149,10 @@ impl Sums {
     /// Adds the secrets and keys of a group, or those for the shared drives.
     fn add_keys(&mut self, group: Option<&str>, secrets: &[SecretRecord], tls_keys: &[TlsKeyRecord]) {
         for secret in secrets {
-            self.of(&secret.host).keys.push(host_keys::told(group, secret));
+            self.of(&secret.host).keys.push(host_keys::shown(group, secret));
         }
         for record in tls_keys {
-            self.of(&record.host).tls_keys.push(host_tls_keys::told(group, record));
+            self.of(&record.host).tls_keys.push(host_tls_keys::shown(group, record));
         }
     }
 
@@ -178,7 +178,7 @@ struct OfferedExport {
 impl Engine {
     /// All hosts that exports or shared drives name, that are connected or have used one, or that
     /// have a secret or a key.
-    pub(crate) async fn look_at_hosts(&self) -> Answer<Vec<Host>> {
+    pub(crate) async fn query_hosts(&self) -> Answer<Vec<Host>> {
         let mut sums = Sums::default();
         let for_shares = self.shares.keys();
         sums.add_keys(None, &for_shares.secrets, &for_shares.tls_keys);

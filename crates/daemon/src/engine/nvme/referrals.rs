@@ -1,4 +1,4 @@
-//! Referrals: other discovery services that NVMe hosts are told of.
+//! Referrals: other discovery services that NVMe hosts are notified of.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ fn shown(address: SocketAddr) -> Referral {
 
 impl Engine {
     /// The referrals, by address.
-    pub(crate) fn look_at_referrals(&self) -> Vec<Referral> {
+    pub(crate) fn query_referrals(&self) -> Vec<Referral> {
         self.listeners.referrals().into_iter().map(shown).collect()
     }
 
@@ -51,7 +51,7 @@ impl Engine {
         Ok(Changed::gone(vec![format!("refer NVMe hosts to {address} no longer")]))
     }
 
-    /// Saves the referrals before hosts are told, so that a restart does not lose them.
+    /// Saves the referrals before hosts are notified, so that a restart does not lose them.
     fn set_referrals(&self, referrals: BTreeSet<SocketAddr>) -> Answer<()> {
         self.memory.save_referrals(&referrals).map_err(|error| {
             ControlError::new(ErrorCode::Io, format!("the state directory cannot be written: {error}"))

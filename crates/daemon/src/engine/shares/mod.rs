@@ -62,7 +62,7 @@ fn reachable(address: &str) -> String {
 }
 
 impl Engine {
-    pub(crate) fn look_at_shares(&self) -> Vec<Share> {
+    pub(crate) fn query_shares(&self) -> Vec<Share> {
         let all = self.shares.all();
         all.uuid.iter().flat_map(|uuid| all.running.values().map(|running| shown(uuid, running, &all.keys))).collect()
     }
@@ -122,7 +122,7 @@ impl Engine {
             self.shares.save()?;
             return Err(error);
         }
-        let shares: Vec<Share> = self.look_at_shares().into_iter().filter(|share| new.contains(&share.nsid)).collect();
+        let shares: Vec<Share> = self.query_shares().into_iter().filter(|share| new.contains(&share.nsid)).collect();
         shares.iter().for_each(|share| self.note_share(&uuid, share, true));
         tracing::info!(drives = request.drives.join(","), address, "shared");
         Ok(Changed::done(steps, ShareList { shares }).with_warnings(warnings))
@@ -130,7 +130,7 @@ impl Engine {
 
     pub(crate) async fn unshare_drive(&self, id: &str) -> Answer<Changed<Share>> {
         let _one = self.changes.lock().await;
-        let known = self.look_at_shares().into_iter().find(|share| share.id == id);
+        let known = self.query_shares().into_iter().find(|share| share.id == id);
         let known = known.ok_or_else(|| not_shared(id))?;
         let uuid = self.shares.uuid()?;
         self.withdraw_share(&uuid, known.nsid).await;
@@ -153,7 +153,7 @@ impl Engine {
         self.shares.set_hosts(nsid, hosts.clone())?;
         self.listeners.allow_hosts(&address, &nqn_of(&self.shares.uuid()?), nsid, hosts_of(&hosts));
         tracing::info!(share = id, host, allow, "hosts changed");
-        let share = self.look_at_shares().into_iter().find(|share| share.nsid == nsid).ok_or_else(|| not_shared(id))?;
+        let share = self.query_shares().into_iter().find(|share| share.nsid == nsid).ok_or_else(|| not_shared(id))?;
         Ok(Changed::done(vec![step], share))
     }
 

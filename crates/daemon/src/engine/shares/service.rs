@@ -122,7 +122,8 @@ impl Engine {
         }
         for record in shares {
             let nsid = record.nsid;
-            let opened = drives::open_let_go(&self.opener, &where_it_is(&record.place), Consent::default()).await;
+            let opened =
+                drives::open_when_released(&self.opener, &where_it_is(&record.place), Consent::default()).await;
             if let Err(error) = &opened {
                 tracing::error!(drive = record.place.drive, %error, "a shared drive is not there");
             }
@@ -139,7 +140,7 @@ impl Engine {
         let mut all = self.shares.all();
         let Some(running) = all.running.get_mut(&nsid).filter(|running| running.open.is_some()) else { return };
         let failure = offered.err().map(|error| error.message);
-        exports::tell(&id_of(nsid), running.failure.as_deref(), failure.as_deref());
+        exports::log_served(&id_of(nsid), running.failure.as_deref(), failure.as_deref());
         running.failure = failure;
     }
 
@@ -185,8 +186,8 @@ impl Engine {
         self.histories.power_off(&uuid);
     }
 
-    /// Handles a pulled drive: hosts are told that it is gone.
-    pub(crate) async fn shared_went(&self, device: (u32, u32)) {
+    /// Handles a pulled drive: hosts are notified that it is gone.
+    pub(crate) async fn shared_drive_removed(&self, device: (u32, u32)) {
         let _one = self.changes.lock().await;
         let found = {
             let mut all = self.shares.all();
@@ -205,7 +206,7 @@ impl Engine {
     }
 
     /// Handles a new drive: serves it if it is to be shared.
-    pub(crate) async fn shared_came(&self, present: &Present) -> Answer<bool> {
+    pub(crate) async fn shared_drive_added(&self, present: &Present) -> Answer<bool> {
         let _one = self.changes.lock().await;
         let identity = crate::engine::drives::identity::of_path(&present.path);
         let found = {

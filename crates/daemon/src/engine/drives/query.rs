@@ -25,29 +25,29 @@ impl Engine {
         Ok(Moment { shard_ns, unix_s, scrubbed: self.scrubbed_now() })
     }
 
-    pub(crate) async fn look_at_group(&self, group: &Group) -> Answer<api::Group> {
+    pub(crate) async fn query_group(&self, group: &Group) -> Answer<api::Group> {
         let (status, catalogue) = (group.status().await?, group.catalogue().await?);
         let mut seen = view::group(group, &status, &catalogue, &self.moment().await?);
-        seen.warnings.extend(self.told_by_drives(group, &status));
+        seen.warnings.extend(self.all_warnings(group, &status));
         Ok(seen)
     }
 
-    pub(crate) async fn look_at_groups(&self) -> Answer<Vec<api::Group>> {
+    pub(crate) async fn query_groups(&self) -> Answer<Vec<api::Group>> {
         let mut groups = Vec::new();
         for group in self.all() {
-            groups.push(self.look_at_group(&group).await?);
+            groups.push(self.query_group(&group).await?);
         }
         Ok(groups)
     }
 
-    pub(crate) async fn look_at_status(&self) -> Answer<Status> {
+    pub(crate) async fn query_status(&self) -> Answer<Status> {
         let mut groups = Vec::new();
         let moment = self.moment().await?;
         for group in self.all() {
             let status = group.status().await?;
             let catalogue = group.catalogue().await?;
             let mut seen = view::group(&group, &status, &catalogue, &moment);
-            seen.warnings.extend(self.told_by_drives(&group, &status));
+            seen.warnings.extend(self.all_warnings(&group, &status));
             let in_sync = |member: &&api::Member| member.state == api::MemberState::InSync;
             groups.push(GroupStatus {
                 in_sync_count: seen.members.iter().filter(in_sync).count() as u32,
@@ -84,13 +84,13 @@ impl Engine {
             buffers: self.listeners.buffers(),
             shards: self.shards.iter().map(shard).collect(),
             groups,
-            not_started: self.look_at_not_started(),
-            exports: self.look_at_exports().await?,
-            hosts: self.look_at_hosts().await?,
+            not_started: self.query_not_started(),
+            exports: self.query_exports().await?,
+            hosts: self.query_hosts().await?,
         })
     }
 
-    pub(crate) async fn look_at_drives(&self) -> Answer<Vec<api::Drive>> {
+    pub(crate) async fn query_drives(&self) -> Answer<Vec<api::Drive>> {
         let mut drives = Vec::new();
         for group in self.all() {
             let status = group.status().await?;
@@ -108,10 +108,10 @@ impl Engine {
     }
 
     /// The warnings of a group's drives, and the drives that could help the group.
-    fn told_by_drives(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
-        let mut told = self.drive_warnings(group, status);
-        told.extend(self.offers_for(group, status));
-        told
+    fn all_warnings(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
+        let mut warnings = self.drive_warnings(group, status);
+        warnings.extend(self.offers_for(group, status));
+        warnings
     }
 
     /// Offers of unassigned drives that could take the place of a lost member of the group.
@@ -119,11 +119,7 @@ impl Engine {
         unassigned::offers(group, status, &self.unassigned_drives.list(&self.all()))
     }
 
-    pub(crate) async fn look_at_volume(
-        &self,
-        group: &Arc<Group>,
-        record: &format::VolumeRecord,
-    ) -> Answer<api::Volume> {
+    pub(crate) async fn query_volume(&self, group: &Arc<Group>, record: &format::VolumeRecord) -> Answer<api::Volume> {
         let extents = record.extents.clone();
         let used = group.lead(move |array| async move {
             let mut used = 0;
@@ -135,11 +131,11 @@ impl Engine {
         Ok(view::volume(group, record, used.await?))
     }
 
-    pub(crate) async fn look_at_volumes(&self) -> Answer<Vec<api::Volume>> {
+    pub(crate) async fn query_volumes(&self) -> Answer<Vec<api::Volume>> {
         let mut volumes = Vec::new();
         for group in self.all() {
             for record in group.catalogue().await?.volumes {
-                volumes.push(self.look_at_volume(&group, &record).await?);
+                volumes.push(self.query_volume(&group, &record).await?);
             }
         }
         volumes.extend(self.all_imports().iter().filter_map(|import| import.volume()));
@@ -147,7 +143,7 @@ impl Engine {
         Ok(volumes)
     }
 
-    pub(crate) async fn look_at_exports(&self) -> Answer<Vec<api::Export>> {
+    pub(crate) async fn query_exports(&self) -> Answer<Vec<api::Export>> {
         let mut exports = Vec::new();
         for group in self.all() {
             let catalogue = group.catalogue().await?;
