@@ -184,7 +184,7 @@ async fn serve(
     engine.start_hotplug();
     engine.start_reconnecting();
     engine.start_remembered().await?;
-    engine.query_arrivals()?;
+    engine.place_arrivals()?;
     handover.drop_unused();
     engine.start_retrying_exports();
     engine.start_asking_members();

@@ -9,7 +9,6 @@
 //! 3. The drives hold the truth. The state directory only remembers where to look for drives. Of
 //!    imports it holds everything, because their drives are not written.
 
-mod change;
 mod clock;
 mod drives;
 mod errors;

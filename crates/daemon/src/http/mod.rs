@@ -22,7 +22,10 @@ mod shape;
 mod tls;
 
 pub use auth::{TOKEN_CHARS_MIN, TokenError, Tokens, guarded};
-pub use control::{Answer, Control, ControlError, require_confirmation};
+pub use control::{
+    Answer, Control, ControlError, DriveControl, ExportControl, GroupControl, HostControl, ImportControl,
+    MemberControl, ReferralControl, ShareControl, UpgradeControl, VolumeControl, require_confirmation,
+};
 pub use metrics::metrics_text;
 pub use options::{HttpOptions, OptionsError, TcpOptions};
 pub use routes::{document, router};

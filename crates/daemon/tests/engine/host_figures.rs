@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{Control, ExportControl, HostControl, VolumeControl};
 use nvme::host::{Blocks, io};
 use nvme::{Nqn, Status};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{ExportControl, GroupControl, VolumeControl};
 
 use crate::bench::*;
 use crate::client;

@@ -29,7 +29,7 @@ impl Engine {
     ///
     /// # Errors
     /// If the list of known drives cannot be read.
-    pub fn query_arrivals(self: &Arc<Self>) -> std::io::Result<()> {
+    pub fn place_arrivals(self: &Arc<Self>) -> std::io::Result<()> {
         let remembered = self.memory.load_drives()?;
         let (mut stayed, mut came) = (BTreeMap::new(), Vec::new());
         for present in identity::present() {

@@ -124,7 +124,7 @@ async fn answer(device: Option<(u32, u32)>) -> (Who, Option<DriveHealth>) {
 pub(crate) struct Healths(Mutex<BTreeMap<(u32, u32), DriveHealth>>);
 
 impl Healths {
-    fn of(&self, device: (u32, u32)) -> Option<DriveHealth> {
+    pub(super) fn of(&self, device: (u32, u32)) -> Option<DriveHealth> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned()
     }
 
@@ -182,16 +182,6 @@ impl Engine {
                 .map(move |warning| format!("{role}, {name}: {warning}"))
         });
         warnings.collect()
-    }
-
-    /// The last health reports of drives of groups, by drive name. Does not ask the drives.
-    pub(crate) fn query_healths(&self) -> BTreeMap<String, DriveHealth> {
-        let mut healths = BTreeMap::new();
-        for group in self.all() {
-            let said = |drive: &GroupDrive| Some((drive.name.clone(), self.healths.of(drive.open.device_number()?)?));
-            healths.extend(group.drives().iter().flatten().filter_map(said));
-        }
-        healths
     }
 
     /// All known details of one drive.

@@ -8,6 +8,7 @@ pub(crate) mod identity;
 pub(crate) mod query;
 pub(crate) mod reconnect;
 pub(crate) mod remote;
+mod take;
 pub(crate) mod uevent;
 pub(crate) mod unassigned;
 

@@ -5,6 +5,7 @@ pub(crate) mod devices;
 pub(crate) mod limits;
 pub(crate) mod namespaces;
 pub(crate) mod offer;
+mod requests;
 pub(crate) mod retry;
 pub(crate) mod running_export;
 

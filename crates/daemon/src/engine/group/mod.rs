@@ -1,6 +1,7 @@
 //! A running group: its drives, and its objects on every shard.
 
 pub(crate) mod assembly;
+mod create;
 pub(crate) mod disconnected;
 pub(crate) mod event_log;
 pub(crate) mod findings;
@@ -8,12 +9,14 @@ pub(crate) mod group_drive;
 pub(crate) mod lost;
 pub(crate) mod maintenance;
 pub(crate) mod maintenance_state;
+mod members;
 pub(crate) mod not_started;
 pub(crate) mod owners;
 pub(crate) mod presence;
 pub(crate) mod presence_state;
 pub(crate) mod rename;
 pub(crate) mod replace;
+mod requests;
 pub(crate) mod sampler;
 pub(crate) mod scan;
 pub(crate) mod schedule;

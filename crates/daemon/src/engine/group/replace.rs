@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use api::{Changed, MemberReplace};
+use api::MemberReplace;
 use array::{Array, DriveId, JoinError, MemberIndex, MemberStatus};
 use format::MemberState;
 use runtime::ShardEnv;
@@ -32,7 +32,7 @@ impl Replacements {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, memory: &Memory, change: impl FnOnce(&mut Vec<Replacing>)) {
+    pub(super) fn change(&self, memory: &Memory, change: impl FnOnce(&mut Vec<Replacing>)) {
         let mut all = self.lock();
         let before = all.clone();
         change(&mut all);
@@ -45,7 +45,7 @@ impl Replacements {
 }
 
 /// The drive that a member gets.
-enum New {
+pub(super) enum NewDrive {
     /// A drive that is no part of the group.
     Taken(Taken),
     /// One of the group's spares.
@@ -53,57 +53,17 @@ enum New {
 }
 
 impl Engine {
-    pub(crate) async fn replace_member(
-        &self,
-        name: &str,
-        slot: u32,
-        request: MemberReplace,
-    ) -> Answer<Changed<api::Group>> {
-        self.opener.remotes.try_all(std::slice::from_ref(&request.with)).await?;
-        let _one = self.changes.lock().await;
-        let group = self.find(name)?;
-        let member = self.member(&group, slot).await?;
-        if member.state == MemberState::Rebuilding {
-            return Err(join_error(name, &JoinError::Busy(member.member.0)));
-        }
-        let (new, with, mut steps) = self.new_drive(&group, &request).await?;
-        let old = member.drive.and_then(|id| group.drive(id));
-        steps.push(match (member.state, &old) {
-            (MemberState::InSync, Some(old)) => {
-                format!(
-                    "copy slot {slot} of the group {name:?} from {} to {with}, which takes its place then",
-                    old.name
-                )
-            }
-            _ => format!("put {with} in slot {slot} of the group {name:?} and rebuild onto it"),
-        });
-        if request.dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        tracing::info!(group = name, slot, drive = with, "an operator replaces a member");
-        let id = match new {
-            New::Taken(taken) => Self::put_in_place(&group, &member, taken).await?,
-            New::Spare(id) => {
-                Self::give_spare(&group, member.member, id).await?;
-                id
-            }
-        };
-        if let (MemberState::InSync, Some(new)) = (member.state, group.drive(id)) {
-            let (group, old, new) = (group.uuid.to_string(), old.map(|old| old.place()), new.place());
-            let replacing = Replacing { group, slot, old, new, begun: true };
-            self.replacements.change(&self.memory, |all| all.push(replacing));
-        }
-        self.remember();
-        Ok(Changed::done(steps, self.query_group(&group).await?))
-    }
-
     /// The drive that a request names, its name in sentences, and what is lost on it.
-    async fn new_drive(&self, group: &Group, request: &MemberReplace) -> Answer<(New, String, Vec<String>)> {
+    pub(super) async fn new_drive(
+        &self,
+        group: &Group,
+        request: &MemberReplace,
+    ) -> Answer<(NewDrive, String, Vec<String>)> {
         let name = drives::name_of(&request.with)?;
         if let Some(id) = group.drive_id(&name)
             && group.status().await?.free_spares().any(|&spare| spare == id)
         {
-            return Ok((New::Spare(id), format!("the spare {name}"), Vec::new()));
+            return Ok((NewDrive::Spare(id), format!("the spare {name}"), Vec::new()));
         }
         let consent = Consent {
             create_files_bytes: request.create_files_bytes,
@@ -112,7 +72,7 @@ impl Engine {
         };
         let (taken, steps) = self.take_one(group, &request.with, consent).await?;
         let name = taken.name.clone();
-        Ok((New::Taken(taken), name, steps))
+        Ok((NewDrive::Taken(taken), name, steps))
     }
 
     /// Puts a drive in the place of a member. If the member is lost, its old drive is closed. If it
@@ -137,7 +97,7 @@ impl Engine {
         Ok(id)
     }
 
-    async fn give_spare(group: &Group, member: MemberIndex, spare: DriveId) -> Answer<()> {
+    pub(super) async fn give_spare(group: &Group, member: MemberIndex, spare: DriveId) -> Answer<()> {
         let given = group.lead(move |array| async move { array.replace_with_spare(member, spare).await }).await?;
         given.map_err(|error| join_error(&group.name, &error))
     }

@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 
 use ::drive::join_all;
-use api::{GroupScan, ScannedDrive, ScannedGroup, ScannedState};
+use api::{ScannedDrive, ScannedGroup, ScannedState};
 use array::{Assembly, judge};
 use format::{Superblock, SuperblockError, Uuid};
 
 use crate::engine::drives::unassigned::{DriveContent, read_content};
 use crate::engine::drives::{Consent, READ_WITHIN, find, identity, silent};
 use crate::engine::{Engine, drives, view};
-use crate::http::Answer;
 
 /// The contents of a drive.
 pub(crate) enum Seen {
@@ -29,14 +28,6 @@ struct Candidate {
 }
 
 impl Engine {
-    /// Lists the groups on the named drives, or on all drives.
-    pub(crate) async fn scan_drives(&self, request: GroupScan) -> Answer<api::Scanned> {
-        if request.drives.is_empty() {
-            return Ok(self.scan_all().await);
-        }
-        Ok(self.scan(request.drives).await)
-    }
-
     /// Looks at all block devices of this machine, and at the known places of drives of groups.
     pub(crate) async fn scan_all(&self) -> api::Scanned {
         // The daemon never reads its own volumes: it would wait for its own answer.
@@ -61,7 +52,7 @@ impl Engine {
         self.scan(texts).await
     }
 
-    async fn scan(&self, texts: Vec<String>) -> api::Scanned {
+    pub(super) async fn scan(&self, texts: Vec<String>) -> api::Scanned {
         // In sequence, the timeouts of drives that do not answer would add up.
         let seen = join_all(texts.iter().map(|text| self.see(text))).await;
         let mut found: BTreeMap<Uuid, Vec<Candidate>> = BTreeMap::new();

@@ -3,16 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::{Changed, ErrorCode, Export, Host, HostExport, HostKey, HostShare, HostTlsKey};
+use api::{
+    Changed, DhGroup, ErrorCode, Export, Host, HostExport, HostKey, HostKeySet, HostShare, HostTlsKey, HostTlsKeySet,
+};
+use async_trait::async_trait;
 use export::{Counters, HostConnections, HostUse, Hosts, Kind, Limit, Waits};
 use format::{Catalogue, ExportKind, ExportRecord, LimitOf, SecretRecord, TlsKeyRecord};
+use nvme::Nqn;
 
 use crate::engine::exports::limits;
 use crate::engine::exports::running_export::RunningExport;
+use crate::engine::nvme::keyring::Keys;
 use crate::engine::nvme::{host_keys, host_tls_keys};
 use crate::engine::shares::table::UsedShare;
 use crate::engine::{Engine, Group, view};
-use crate::http::{Answer, ControlError};
+use crate::http::{Answer, ControlError, HostControl};
 
 /// The hosts that an export's record allows.
 pub(crate) fn hosts_of(names: &Option<Vec<String>>) -> Hosts {
@@ -175,10 +180,9 @@ struct OfferedExport {
     limited: BTreeMap<String, (Limit, Waits)>,
 }
 
-impl Engine {
-    /// All hosts that exports or shared drives name, that are connected or have used one, or that
-    /// have a secret or a key.
-    pub(crate) async fn query_hosts(&self) -> Answer<Vec<Host>> {
+#[async_trait]
+impl HostControl for Engine {
+    async fn hosts(&self) -> Answer<Vec<Host>> {
         let mut sums = Sums::default();
         let for_shares = self.shares.keys();
         sums.add_keys(None, &for_shares.secrets, &for_shares.tls_keys);
@@ -206,6 +210,103 @@ impl Engine {
         Ok(sums.0.into_iter().map(|(nqn, sum)| sum.into_host(nqn)).collect())
     }
 
+    async fn host_key_set(&self, group: Option<&str>, host: &str, request: HostKeySet) -> Answer<Changed<HostKey>> {
+        let _one = self.changes.lock().await;
+        let keyring = self.keyring(group)?;
+        let refuse = |message: String| ControlError::new(ErrorCode::Invalid, message);
+        let number = DhGroup::ALL.iter().position(|known| *known == request.dh_group);
+        let record = SecretRecord {
+            host: host.to_owned(),
+            secret: request.secret,
+            controller_secret: request.controller_secret,
+            dh_group: number.ok_or_else(|| refuse("there is no such Diffie-Hellman group".to_owned()))? as u8,
+        };
+        let secret = host_keys::read(&record).map_err(refuse)?;
+        let stored = record.clone();
+        let change = move |keys: &mut Keys| {
+            keys.secrets.retain(|known| known.host != stored.host);
+            let at = keys.secrets.partition_point(|known| known.host < stored.host);
+            keys.secrets.insert(at, stored);
+        };
+        self.change_keys(&keyring, change).await?;
+        self.asked(&keyring).set(host, Some(secret));
+        tracing::info!(of = %keyring, host, "a host has another secret");
+        let way = if record.controller_secret.is_some() { "both ways" } else { "one way" };
+        let step = format!(
+            "from its next connection on, {host} authenticates for {keyring}, {way}, with {}",
+            request.dh_group
+        );
+        Ok(Changed::done(vec![step], host_keys::shown(keyring.group(), &record)))
+    }
+
+    async fn host_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostKey>> {
+        let _one = self.changes.lock().await;
+        let keyring = self.keyring(group)?;
+        if !self.keys(&keyring).await?.secrets.iter().any(|known| known.host == host) {
+            return Err(ControlError::new(ErrorCode::Invalid, format!("{host} has no secret for {keyring}")));
+        }
+        self.change_keys(&keyring, |keys| keys.secrets.retain(|known| known.host != host)).await?;
+        self.asked(&keyring).set(host, None);
+        tracing::info!(of = %keyring, host, "a host needs no secret any more");
+        Ok(Changed::gone(vec![format!("let {host} in by its name alone, for {keyring}")]))
+    }
+
+    async fn host_tls_key_set(
+        &self,
+        group: Option<&str>,
+        host: &str,
+        request: HostTlsKeySet,
+    ) -> Answer<Changed<HostTlsKey>> {
+        let _one = self.changes.lock().await;
+        let keyring = self.keyring(group)?;
+        let refuse = |message: String| ControlError::new(ErrorCode::Invalid, message);
+        let nqn: Nqn = host.parse().map_err(|error: nvme::NqnError| refuse(error.to_string()))?;
+        // Store the retained form of the key: it is of no use for another host.
+        let configured = host_tls_keys::read(&request.key, host).map_err(refuse)?;
+        let key = configured.retained(&nqn);
+        let of_old_libnvme = configured.of_old_libnvme().retained(&nqn);
+        let kept = if request.keep_old { Some(self.keys(&keyring).await?) } else { None };
+        let before = kept.as_ref().and_then(|kept| kept.tls_keys.iter().find(|known| known.host == host));
+        let new = (key.text().to_string(), of_old_libnvme.text().to_string());
+        // Both forms of a key are added and removed together.
+        let kept = before.and_then(|known| {
+            let at = known.keys.iter().position(|key| *key != new.0)?;
+            let old = known.old_libnvme_keys.get(at).unwrap_or(&known.keys[at]);
+            Some((known.keys[at].clone(), old.clone()))
+        });
+        let (keys, old_libnvme_keys) = std::iter::once(new).chain(kept).unzip();
+        let record = TlsKeyRecord { host: host.to_owned(), keys, old_libnvme_keys };
+        let keys = host_tls_keys::counting(&record).collect::<Result<_, _>>().map_err(refuse)?;
+        let stored = record.clone();
+        let change = move |kept: &mut Keys| {
+            kept.tls_keys.retain(|known| known.host != stored.host);
+            let at = kept.tls_keys.partition_point(|known| known.host < stored.host);
+            kept.tls_keys.insert(at, stored);
+        };
+        self.change_keys(&keyring, change).await?;
+        self.asked(&keyring).set_tls(host, Some(keys));
+        tracing::info!(of = %keyring, host, keys = record.keys.len(), "a host has another key of TLS");
+        let step = match record.keys.len() {
+            1 => format!("from its next connection on, {host} uses TLS for {keyring}"),
+            _ => format!("from its next connection on, {host} uses TLS for {keyring}, with this key or the one before"),
+        };
+        Ok(Changed::done(vec![step], host_tls_keys::shown(keyring.group(), &record)))
+    }
+
+    async fn host_tls_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostTlsKey>> {
+        let _one = self.changes.lock().await;
+        let keyring = self.keyring(group)?;
+        if !self.keys(&keyring).await?.tls_keys.iter().any(|known| known.host == host) {
+            return Err(ControlError::new(ErrorCode::Invalid, format!("{host} has no key of TLS for {keyring}")));
+        }
+        self.change_keys(&keyring, |kept| kept.tls_keys.retain(|known| known.host != host)).await?;
+        self.asked(&keyring).set_tls(host, None);
+        tracing::info!(of = %keyring, host, "a host needs no TLS any more");
+        Ok(Changed::gone(vec![format!("let {host} in without TLS, for {keyring}")]))
+    }
+}
+
+impl Engine {
     /// Allows a host to use an export, or revokes that.
     pub(crate) async fn set_host(&self, id: &str, host: &str, allow: bool) -> Answer<Changed<Export>> {
         let _one = self.changes.lock().await;

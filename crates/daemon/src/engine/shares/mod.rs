@@ -13,6 +13,7 @@ mod service;
 pub(crate) mod table;
 
 use api::{Changed, ErrorCode, NvmeTcpCreate, Share, ShareCreate, ShareList};
+use async_trait::async_trait;
 use format::Uuid;
 use nvme::target::{Happening, NAMESPACES_MAX};
 use runtime::OpenDrive;
@@ -26,7 +27,7 @@ use crate::engine::nvme::hosts::{Offered, hosts_after, hosts_of};
 use crate::engine::nvme::keyring::Keys;
 use crate::engine::shares::table::{Record, Running, id_of, not_shared};
 use crate::engine::{Engine, drives, view};
-use crate::http::{Answer, ControlError};
+use crate::http::{Answer, ControlError, ShareControl};
 
 fn shown(uuid: &Uuid, running: &Running, keys: &Keys) -> Share {
     let Running { record, name, open, state, failure, .. } = running;
@@ -61,13 +62,13 @@ fn reachable(address: &str) -> String {
     }
 }
 
-impl Engine {
-    pub(crate) fn query_shares(&self) -> Vec<Share> {
-        let all = self.shares.all();
-        all.uuid.iter().flat_map(|uuid| all.running.values().map(|running| shown(uuid, running, &all.keys))).collect()
+#[async_trait]
+impl ShareControl for Engine {
+    async fn shares(&self) -> Answer<Vec<Share>> {
+        Ok(self.query_shares())
     }
 
-    pub(crate) async fn share_drives(&self, request: ShareCreate) -> Answer<Changed<ShareList>> {
+    async fn share_create(&self, request: ShareCreate) -> Answer<Changed<ShareList>> {
         let address = request.address.clone().unwrap_or_else(|| NvmeTcpCreate::ADDRESS_DEFAULT.to_owned());
         self.names.look_up_export(&address, LOOK_UP_WITHIN).await?;
         self.opener.remotes.try_all(&request.drives).await?;
@@ -128,7 +129,7 @@ impl Engine {
         Ok(Changed::done(steps, ShareList { shares }).with_warnings(warnings))
     }
 
-    pub(crate) async fn unshare_drive(&self, id: &str) -> Answer<Changed<Share>> {
+    async fn share_delete(&self, id: &str) -> Answer<Changed<Share>> {
         let _one = self.changes.lock().await;
         let known = self.query_shares().into_iter().find(|share| share.id == id);
         let known = known.ok_or_else(|| not_shared(id))?;
@@ -140,6 +141,21 @@ impl Engine {
         self.note_share(&uuid, &known, false);
         tracing::info!(drive = known.drive, "shared no longer");
         Ok(Changed::gone(vec![format!("offer the drive {} no longer; hosts lose it", known.drive)]))
+    }
+
+    async fn share_host_allow(&self, id: &str, host: &str) -> Answer<Changed<Share>> {
+        self.set_share_host(id, host, true).await
+    }
+
+    async fn share_host_deny(&self, id: &str, host: &str) -> Answer<Changed<Share>> {
+        self.set_share_host(id, host, false).await
+    }
+}
+
+impl Engine {
+    pub(crate) fn query_shares(&self) -> Vec<Share> {
+        let all = self.shares.all();
+        all.uuid.iter().flat_map(|uuid| all.running.values().map(|running| shown(uuid, running, &all.keys))).collect()
     }
 
     /// Allows a host to use a shared drive, or revokes that.
