@@ -124,7 +124,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
 
 /// Writes lines as they arrive, until all senders are gone.
 fn write_lines(lines: &Receiver<Entry>, mut out: impl Write, dropped: &AtomicU64) {
-    let mut told = 0;
+    let mut reported = 0;
     for entry in lines {
         let line = match entry {
             Entry::Line(line) => line,
@@ -136,8 +136,10 @@ fn write_lines(lines: &Receiver<Entry>, mut out: impl Write, dropped: &AtomicU64
             }
         };
         let lost = dropped.load(Ordering::Relaxed);
-        if lost > told && writeln!(out, "{} log lines were dropped: they could not be written", lost - told).is_ok() {
-            told = lost;
+        if lost > reported
+            && writeln!(out, "{} log lines were dropped: they could not be written", lost - reported).is_ok()
+        {
+            reported = lost;
         }
         if out.write_all(&line).is_err() {
             dropped.fetch_add(1, Ordering::Relaxed);
@@ -216,8 +218,8 @@ mod tests {
         // The thread may have written its first line, and a first count, before it stalled.
         let counts =
             written.lines().filter_map(|line| line.strip_suffix(" log lines were dropped: they could not be written"));
-        let told: u64 = counts.map(|count| count.parse::<u64>().unwrap()).sum();
-        assert_eq!(told, dropped);
+        let reported: u64 = counts.map(|count| count.parse::<u64>().unwrap()).sum();
+        assert_eq!(reported, dropped);
         assert!(written.ends_with("after\n"));
     }
 

@@ -149,8 +149,8 @@ fn complain(why: &dyn Display) {
     let _ = writeln!(std::io::stderr(), "purlind: {why}");
 }
 
-/// Runs until the daemon is told to stop. Returns `Some` if another program is to replace it. Then
-/// everything has stopped, and signals have their default action.
+/// Runs until the daemon is signalled to stop. Returns `Some` if another program is to replace it.
+/// Then everything has stopped, and signals have their default action.
 fn run(line: &Line, handover: &Arc<Handover>) -> Result<Option<DefaultSignals>, Box<dyn std::error::Error>> {
     let mut config = Config { arena_bytes: line.buffers as usize, passthrough: line.passthrough, ..Config::default() };
     if let Some(Cores(cores)) = &line.cores {
@@ -182,9 +182,9 @@ async fn serve(
     }
     let server = Server::take_over(&line.http, handover.clone()).await?;
     engine.start_hotplug();
-    engine.start_looking_for_remotes();
+    engine.start_reconnecting();
     engine.start_remembered().await?;
-    engine.look_at_arrivals()?;
+    engine.place_arrivals()?;
     handover.drop_unused();
     engine.start_retrying_exports();
     engine.start_asking_members();
@@ -225,13 +225,13 @@ async fn serve(
     // From now on a signal ends the process. An earlier one is still in the streams, which are
     // checked once more.
     let signals = DefaultSignals::set();
-    let told = async {
+    let signalled = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
-    let stopped = tokio::time::timeout(Duration::from_millis(1), told).await.is_ok();
+    let stopped = tokio::time::timeout(Duration::from_millis(1), signalled).await.is_ok();
     Ok(Some(signals).filter(|_| !stopped))
 }
 

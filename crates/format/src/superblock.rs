@@ -56,6 +56,12 @@ impl MemberState {
         [Self::InSync, Self::Rebuilding, Self::Missing, Self::Faulty].into_iter().find(|state| *state as u8 == number)
     }
 
+    /// Whether the drive in the slot takes part in writes: it holds all its data, or is being
+    /// filled. The group goes on without the drive of any other state.
+    pub fn takes_writes(self) -> bool {
+        matches!(self, MemberState::InSync | MemberState::Rebuilding)
+    }
+
     /// The name that commands and documents use.
     pub fn name(self) -> &'static str {
         match self {

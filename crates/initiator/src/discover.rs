@@ -1,6 +1,6 @@
 //! Discovery of the subsystems that an address offers.
 
-use nvme::host::{DiscoveryLog, Found};
+use nvme::host::{DiscoveredSubsystem, DiscoveryLog};
 
 use crate::controller::{Controller, Purpose};
 use crate::network::{Address, Network};
@@ -12,7 +12,7 @@ pub struct Discovered {
     /// GENCTR: the generation of the log.
     pub generation: u64,
     /// Its entries.
-    pub entries: Vec<Found>,
+    pub entries: Vec<DiscoveredSubsystem>,
 }
 
 /// Queries a discovery controller. The subsystem in `options` must be the discovery subsystem
@@ -25,7 +25,7 @@ pub async fn discover<N: Network>(env: &N, address: &Address, options: &Options)
     let log = controller.lead(DiscoveryLog::new()).await;
     controller.shutdown().await;
     let (generation, entries) = log?;
-    let entries = entries.iter().map(Found::of).collect::<Result<_, _>>();
+    let entries = entries.iter().map(DiscoveredSubsystem::of).collect::<Result<_, _>>();
     let entries = entries.map_err(|source| ConnectError::Refused { address: address.clone(), source })?;
     Ok(Discovered { generation, entries })
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use drive::{Buf, BufMut, Input, Nanos, Segments, Sender, oneshot, race, within};
 use nvme::tcp::{Digests, HostReceiver, HostStep, Request, Transfer};
-use nvme::{Command, Completion, Place};
+use nvme::{Command, Completion, DataPlace};
 use smallvec::smallvec;
 
 use crate::Lost;
@@ -202,7 +202,7 @@ impl State {
     /// Puts a command in the outbox. Returns the waker of the sending task.
     fn begin(&mut self, call: Call, pass: Pass, answer: Sender<Reply>, now: Nanos) -> Option<Waker> {
         let Call { mut command, payload, is_patient } = call;
-        let in_capsule = matches!(command.dptr.place(), Some(Place::InCapsule(_)));
+        let in_capsule = matches!(command.dptr.place(), Some(DataPlace::InCapsule(_)));
         let (transfer, reply, data) = match payload {
             Payload::None => (Transfer::None, None, Segments::new()),
             Payload::ToHost(buf) => (Transfer::ToHost(buf.len() as u32), Some(buf), Segments::new()),

@@ -106,7 +106,7 @@ pub struct Sgl {
 
 /// The place of a command's data over TCP: TCP Transport 1.0, clause 3.6 ("Data Transfer").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum DataPlace {
     /// In the capsule, at this offset from the start of its data.
     InCapsule(u64),
     /// In PDUs of their own.
@@ -155,10 +155,10 @@ impl Sgl {
     }
 
     /// The place of the data. `None` for descriptors that TCP does not have.
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<DataPlace> {
         match self.identifier {
-            0x01 => Some(Place::InCapsule(self.address.get())),
-            0x5A => Some(Place::Transport),
+            0x01 => Some(DataPlace::InCapsule(self.address.get())),
+            0x5A => Some(DataPlace::Transport),
             _ => None,
         }
     }

@@ -27,6 +27,6 @@ pub mod tcp;
 pub mod tls;
 
 pub use access::Access;
-pub use command::{Command, Direction, FABRICS, Fuse, Place, Sgl, admin, fabrics, nvm};
+pub use command::{Command, DataPlace, Direction, FABRICS, Fuse, Sgl, admin, fabrics, nvm};
 pub use completion::{Completion, Status};
 pub use nqn::{DISCOVERY_NQN, DISCOVERY_SERVICE_TYPE, NQN_BYTES_MAX, NQN_FIELD_BYTES, Nqn, NqnError};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use format::{CrashSafety, MemberEntry, MemberState, Role, Superblock, Uuid};
+use format::{CrashSafety, MemberState, Role, Superblock, Uuid};
 
 use crate::error::RescueError;
 use crate::geometry::Geometry;
@@ -72,11 +72,7 @@ pub struct Group {
 
 /// The drives that a superblock lists as live.
 fn live(superblock: &Superblock) -> impl Iterator<Item = Uuid> + '_ {
-    superblock.members.iter().filter(|entry| is_live(entry)).map(|entry| entry.uuid)
-}
-
-fn is_live(entry: &MemberEntry) -> bool {
-    matches!(entry.state, MemberState::InSync | MemberState::Rebuilding)
+    superblock.members.iter().filter(|entry| entry.state.takes_writes()).map(|entry| entry.uuid)
 }
 
 impl Group {
@@ -139,7 +135,7 @@ impl Group {
     fn take(&mut self, index: usize, own: &Superblock) -> Option<Exclusion> {
         let newest = &self.superblock;
         let place = newest.members.iter().position(|entry| entry.uuid == own.drive);
-        if let Some(place) = place.filter(|&place| is_live(&newest.members[place])) {
+        if let Some(place) = place.filter(|&place| newest.members[place].state.takes_writes()) {
             self.members[place] = Some(index);
             return None;
         }
@@ -241,7 +237,7 @@ impl Group {
         }
         let unseen = superblock.members.iter().enumerate().filter(|(slot, entry)| {
             let here = |found: &SurveyedDrive| found.probe.superblock().is_some_and(|own| own.drive == entry.uuid);
-            is_live(entry) && self.members[*slot].is_none() && !drives.iter().any(here)
+            entry.state.takes_writes() && self.members[*slot].is_none() && !drives.iter().any(here)
         });
         let unseen: Vec<String> = unseen.map(|(slot, _)| slot.to_string()).collect();
         if !unseen.is_empty() {
@@ -265,7 +261,7 @@ fn divided(newest: &Superblock, found: &[(usize, &Superblock)]) -> Option<(usize
         if newest.follows(own) || !counts_itself || live(own).any(|uuid| live(newest).any(|other| other == uuid)) {
             return None;
         }
-        let without = own.members.iter().filter(|entry| !is_live(entry)).map(|entry| entry.uuid);
+        let without = own.members.iter().filter(|entry| !entry.state.takes_writes()).map(|entry| entry.uuid);
         let current = without.filter(|uuid| live(newest).any(|other| other == *uuid));
         let other = current.filter_map(|uuid| found.iter().find(|(_, other)| other.drive == uuid)).next();
         other.map(|(other, _)| (*index, *other))

@@ -33,12 +33,12 @@ pub(crate) struct Message {
 }
 
 /// The result of the kernel (a count or a negated errno), and the memory.
-pub(crate) struct Outcome {
+pub(crate) struct OpResult {
     pub(crate) result: i32,
     pub(crate) payload: Payload,
 }
 
-impl Outcome {
+impl OpResult {
     pub(crate) fn into_fill(self) -> (i32, BufMut) {
         match self.payload {
             Payload::Fill(buf) => (self.result, buf),
@@ -109,7 +109,7 @@ enum SlotState {
     Orphan {
         payload: Payload,
     },
-    Done(Outcome),
+    Done(OpResult),
 }
 
 /// The slots of one ring.
@@ -125,7 +125,7 @@ pub(crate) struct OpSlab {
 /// Work that the loop does outside of the borrow.
 pub(crate) enum Completed {
     Wake(Option<Waker>),
-    Orphan(Outcome),
+    Orphan(OpResult),
 }
 
 impl OpSlab {
@@ -191,18 +191,18 @@ impl OpSlab {
         let slot = self.slot(key);
         match std::mem::replace(&mut slot.state, SlotState::Vacant { next: None }) {
             SlotState::InFlight { payload, waker } => {
-                slot.state = SlotState::Done(Outcome { result, payload });
+                slot.state = SlotState::Done(OpResult { result, payload });
                 Completed::Wake(waker)
             }
             SlotState::Orphan { payload } => {
                 self.vacate(key);
-                Completed::Orphan(Outcome { result, payload })
+                Completed::Orphan(OpResult { result, payload })
             }
             SlotState::Vacant { .. } | SlotState::Done(_) => unreachable!("one completion for one operation"),
         }
     }
 
-    fn poll(&mut self, key: OpKey, context: &Context<'_>) -> Poll<Outcome> {
+    fn poll(&mut self, key: OpKey, context: &Context<'_>) -> Poll<OpResult> {
         match &mut self.slot(key).state {
             SlotState::InFlight { waker, .. } => {
                 match waker {
@@ -221,7 +221,7 @@ impl OpSlab {
 
     /// Called when the future is dropped. Returns values to drop outside of the borrow, and whether
     /// the operation is still in flight.
-    fn abandon(&mut self, key: OpKey) -> (Option<Outcome>, Option<Waker>, bool) {
+    fn abandon(&mut self, key: OpKey) -> (Option<OpResult>, Option<Waker>, bool) {
         let slot = self.slot(key);
         match std::mem::replace(&mut slot.state, SlotState::Vacant { next: None }) {
             SlotState::InFlight { payload, waker } => {
@@ -269,9 +269,9 @@ impl<'a> Op<'a> {
 }
 
 impl Future for Op<'_> {
-    type Output = Outcome;
+    type Output = OpResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<OpResult> {
         assert!(!self.taken, "polled again after it was ready");
         let outcome = self.shard.ops().borrow_mut().poll(self.key, context);
         self.taken = outcome.is_ready();

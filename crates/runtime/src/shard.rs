@@ -532,7 +532,7 @@ impl Shard {
 pub(crate) struct DriveOp<'a>(Op<'a>);
 
 impl Future for DriveOp<'_> {
-    type Output = crate::op::Outcome;
+    type Output = crate::op::OpResult;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)

@@ -5,7 +5,7 @@
 //! left as it is. Neither the order nor the names of the drives matter.
 
 use drive::{BlockError, Drive, DriveError, Env, join_all};
-use format::{MemberEntry, MemberState, Role, SlotError, Superblock, SuperblockError, Uuid};
+use format::{MemberState, Role, SlotError, Superblock, SuperblockError, Uuid};
 use thiserror::Error;
 
 use crate::assembly::probe::{foreign_on, superblock_on};
@@ -189,7 +189,7 @@ pub fn judge(
         let place = newest.members.iter().position(|entry| entry.uuid == own.drive);
         let refusal = match place {
             _ if have < need => Refusal::TooSmall { need, have },
-            Some(place) if matches!(newest.members[place].state, MemberState::InSync | MemberState::Rebuilding) => {
+            Some(place) if newest.members[place].state.takes_writes() => {
                 members[place] = Some(*index);
                 continue;
             }
@@ -234,15 +234,14 @@ fn check_one_line(
     found: &[(usize, Superblock)],
     name: &impl Fn(usize) -> String,
 ) -> Result<(), AssembleError> {
-    let is_live = |entry: &&MemberEntry| matches!(entry.state, MemberState::InSync | MemberState::Rebuilding);
     let live = |superblock: &Superblock| -> Vec<Uuid> {
-        superblock.members.iter().filter(is_live).map(|entry| entry.uuid).collect()
+        superblock.members.iter().filter(|entry| entry.state.takes_writes()).map(|entry| entry.uuid).collect()
     };
     let current = live(newest);
     for (index, own) in found.iter().filter(|(_, own)| !newest.follows(own)) {
         let believed = live(own);
         let apart = believed.contains(&own.drive) && !believed.iter().any(|uuid| current.contains(uuid));
-        let without = own.members.iter().filter(|entry| !is_live(entry)).map(|entry| entry.uuid);
+        let without = own.members.iter().filter(|entry| !entry.state.takes_writes()).map(|entry| entry.uuid);
         let other = without
             .filter(|uuid| current.contains(uuid))
             .find_map(|uuid| found.iter().find(|(_, other)| other.drive == uuid).map(|(other, _)| *other));

@@ -38,7 +38,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use format::sums::{SUMS_PER_BLOCK, sum_block_count};
-use format::{BLOCK, Layout, Region};
+use format::{Layout, Region};
 
 use crate::state::slot::DriveId;
 use crate::util::marks::BlockSet;
@@ -54,11 +54,11 @@ const BLOCKS_MAX: u64 = 16384;
 const DIRTY_MAX: usize = BLOCKS_MAX as usize / 4;
 
 /// The way holds the checksums of its key.
-const READY: u32 = 1 << 31;
+pub(super) const READY: u32 = 1 << 31;
 /// The way is being filled.
-const LOADING: u32 = 1 << 30;
+pub(super) const LOADING: u32 = 1 << 30;
 /// The other bits of the state count pins.
-const PINS: u32 = LOADING - 1;
+pub(super) const PINS: u32 = LOADING - 1;
 
 /// A block of checksums: its drive, and its number in the drive's checksum region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +73,7 @@ const BLOCK_BITS: u32 = 44;
 
 impl SumKey {
     /// Never 0, which is the tag of an empty way.
-    fn tag(self) -> u64 {
+    pub(super) fn tag(self) -> u64 {
         (u64::from(self.drive.0) << BLOCK_BITS | self.block) + 1
     }
 
@@ -91,30 +91,12 @@ struct Tags([AtomicU64; WAYS]);
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Way {
-    state: AtomicU32,
+    pub(super) state: AtomicU32,
     /// Counts changes of the key.
-    version: AtomicU32,
+    pub(super) version: AtomicU32,
     /// Used since the last search for a free way.
-    used: AtomicBool,
+    pub(super) used: AtomicBool,
     pub(super) sums: OnceLock<Box<[AtomicU32]>>,
-}
-
-/// The result of [`SumTable::claim`].
-pub(crate) enum Claim<'a> {
-    /// The block is in memory.
-    Ready,
-    /// The caller has to fill it.
-    Mine(Loading<'a>),
-    /// Another task fills it.
-    Busy,
-    /// No way of the set is free: all hold unsaved checksums, or are in use.
-    Full,
-}
-
-/// A way that is being filled. If it is dropped before that, it is empty again.
-pub(crate) struct Loading<'a> {
-    table: &'a SumTable,
-    way: usize,
 }
 
 /// The table.
@@ -152,7 +134,7 @@ impl SumTable {
     /// Distributes the blocks of all members over the sets in turn, block by block. So a table with
     /// room for all blocks has room in each set.
     #[inline]
-    fn set_of(&self, tag: u64) -> std::ops::Range<usize> {
+    pub(super) fn set_of(&self, tag: u64) -> std::ops::Range<usize> {
         let SumKey { drive, block } = SumKey::from_tag(tag);
         let number = block.wrapping_mul(self.members) + u64::from(drive.0) % self.members;
         let first = (number as usize & (self.tags.len() - 1)) * WAYS;
@@ -165,7 +147,7 @@ impl SumTable {
     }
 
     #[inline]
-    fn find(&self, tag: u64) -> Option<usize> {
+    pub(super) fn find(&self, tag: u64) -> Option<usize> {
         let first = self.set_of(tag).start;
         let is_it = |(index, found): (usize, &AtomicU64)| {
             let is_ready = || self.ways[first + index].state.load(Ordering::Acquire) & READY != 0;
@@ -239,26 +221,7 @@ impl SumTable {
         is_whole.then(|| sums.iter().flat_map(|sum| sum.to_le_bytes()).collect())
     }
 
-    /// Finds a way to load a block into.
-    pub fn claim(&self, key: SumKey) -> Claim<'_> {
-        let tag = key.tag();
-        let set = self.set_of(tag);
-        if self.find(tag).is_some() {
-            return Claim::Ready;
-        }
-        if self.has_tag(&set, tag, None) {
-            return Claim::Busy;
-        }
-        let Some(way) = self.vacate(&set) else { return Claim::Full };
-        let loading = Loading { table: self, way };
-        self.ways[way].version.fetch_add(1, Ordering::SeqCst);
-        self.tag(way).store(tag, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        // Another task that loads the same block sees this way, or this task sees its way.
-        if self.has_tag(&set, tag, Some(way)) { Claim::Busy } else { Claim::Mine(loading) }
-    }
-
-    fn has_tag(&self, set: &std::ops::Range<usize>, tag: u64, but: Option<usize>) -> bool {
+    pub(super) fn has_tag(&self, set: &std::ops::Range<usize>, tag: u64, but: Option<usize>) -> bool {
         let is_it = |way: usize| {
             let state = self.ways[way].state.load(Ordering::SeqCst);
             self.tag(way).load(Ordering::SeqCst) == tag && state & (READY | LOADING) != 0
@@ -266,51 +229,13 @@ impl SumTable {
         set.clone().any(|way| Some(way) != but && is_it(way))
     }
 
-    /// Takes a way of the set that is empty, or that holds nothing unsaved. Of those it takes the
-    /// first that was not used recently.
-    fn vacate(&self, set: &std::ops::Range<usize>) -> Option<usize> {
-        let empty = |&way: &usize| self.change(way, 0, LOADING);
-        if let Some(way) = set.clone().find(empty) {
-            return Some(way);
-        }
-        for _ in 0..2 {
-            for way in set.clone() {
-                if self.ways[way].used.swap(false, Ordering::Relaxed) || self.is_unsaved(way) {
-                    continue;
-                }
-                if self.change(way, READY, LOADING) {
-                    // Another task may have changed it between the check and the exchange.
-                    if !self.is_unsaved(way) {
-                        return Some(way);
-                    }
-                    self.ways[way].state.fetch_xor(READY | LOADING, Ordering::SeqCst);
-                }
-            }
-        }
-        None
-    }
-
-    /// Drops a block from memory, if it is saved on the member and no task has pinned it.
-    pub fn forget(&self, key: SumKey) {
-        let Some(way) = self.find(key.tag()) else { return };
-        if self.is_unsaved(way) || !self.change(way, READY, LOADING) {
-            return;
-        }
-        if self.is_unsaved(way) {
-            self.ways[way].state.fetch_xor(READY | LOADING, Ordering::SeqCst);
-            return;
-        }
-        self.ways[way].version.fetch_add(1, Ordering::SeqCst);
-        drop(Loading { table: self, way });
-    }
-
-    fn is_unsaved(&self, way: usize) -> bool {
+    pub(super) fn is_unsaved(&self, way: usize) -> bool {
         // In the order in which saving moves the marks.
         self.dirty.contains(way as u64) || self.saving.contains(way as u64)
     }
 
     /// Changes the state of a way that is not pinned.
-    fn change(&self, way: usize, from: u32, to: u32) -> bool {
+    pub(super) fn change(&self, way: usize, from: u32, to: u32) -> bool {
         self.ways[way].state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
@@ -350,33 +275,6 @@ impl SumTable {
     }
 }
 
-impl Loading<'_> {
-    /// Makes the block available. Checksums that were computed and not read have to be saved.
-    pub fn fill(self, sums: &[u8], computed: bool) {
-        assert_eq!(sums.len(), BLOCK, "a whole block of sums");
-        let way = &self.table.ways[self.way];
-        let place = way.sums.get_or_init(|| (0..SUMS_PER_BLOCK).map(|_| AtomicU32::new(0)).collect());
-        for (sum, bytes) in place.iter().zip(sums.chunks_exact(size_of::<u32>())) {
-            sum.store(u32::from_le_bytes(bytes.try_into().expect("chunks of four bytes")), Ordering::Relaxed);
-        }
-        if computed && self.table.dirty.insert(self.way as u64) {
-            self.table.dirty_count.fetch_add(1, Ordering::Relaxed);
-        }
-        way.used.store(true, Ordering::Relaxed);
-        way.state.fetch_xor(READY | LOADING, Ordering::SeqCst);
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Loading<'_> {
-    fn drop(&mut self) {
-        let way = &self.table.ways[self.way];
-        self.table.tag(self.way).store(0, Ordering::SeqCst);
-        // Pins of tasks that came too late may still be there.
-        way.state.fetch_and(PINS, Ordering::SeqCst);
-    }
-}
-
 /// The checksums of a group.
 #[derive(Debug)]
 pub(crate) struct Checksums {
@@ -393,7 +291,10 @@ impl Checksums {
 
 #[cfg(test)]
 mod tests {
+    use format::BLOCK;
+
     use super::*;
+    use crate::checksums::loading::Claim;
     use crate::checksums::saving::{Save, Saving};
 
     fn key(drive: u16, block: u64) -> SumKey {

@@ -20,8 +20,9 @@ use format::{BLOCK, Layout, MemberState, Region, superblock_offsets};
 use smallvec::SmallVec;
 
 use crate::array::ArrayShard;
+use crate::checksums::loading::Claim;
 use crate::checksums::saving::{Save, Saving};
-use crate::checksums::sums::{Checksums, Claim, SumKey};
+use crate::checksums::sums::{Checksums, SumKey};
 use crate::drives::retry::{read_retried, write_retried};
 use crate::geometry::ranges::Range;
 use crate::geometry::{Geometry, MemberIndex, StripeGroup};

@@ -43,8 +43,7 @@ const FORGIVEN_AFTER: Nanos = 60_000_000_000;
 impl Shared {
     /// The slot of a drive that is in sync or being rebuilt.
     pub(crate) fn member_of(&self, drive: DriveId) -> Option<MemberIndex> {
-        let live = |slot: &Slot| matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
-        self.slots().find(|(_, slot)| slot.drive == drive && live(slot)).map(|(member, _)| member)
+        self.slots().find(|(_, slot)| slot.drive == drive && slot.state.takes_writes()).map(|(member, _)| member)
     }
 
     /// Notes that a shard has seen an answer of the drive, to any operation.
@@ -152,7 +151,7 @@ impl<E: Env> ArrayShard<E> {
             });
             return true;
         }
-        if slot.drive != drive || matches!(slot.state, MemberState::Faulty | MemberState::Missing) {
+        if slot.drive != drive || !slot.state.takes_writes() {
             return true;
         }
         if shared.is_given_up(member, drive) {

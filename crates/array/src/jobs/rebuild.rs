@@ -114,7 +114,7 @@ impl<E: Env> ArrayShard<E> {
     }
 
     fn is_lost(&self, member: MemberIndex) -> bool {
-        matches!(self.shared.slot(member).state, MemberState::Faulty | MemberState::Missing)
+        !self.shared.slot(member).state.takes_writes()
     }
 
     pub fn start_rebuild(self: &Rc<Self>, member: MemberIndex) {
@@ -193,7 +193,7 @@ impl<E: Env> ArrayShard<E> {
             return Err(JoinError::NotASpare); // Somebody else took it while this waited.
         }
         let slot = &mut state.slots[usize::from(member.0)];
-        if matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
+        if slot.state.takes_writes() {
             return Err(JoinError::Busy(member.0));
         }
         let is_back = self.inherits(member, drive).await || self.is_back(member, drive).await;

@@ -73,8 +73,7 @@ impl<E: Env> ArrayShard<E> {
             let superblock = self.superblock_of(&state);
             self.shared.map.warm().iter().for_each(|warm| warm.expect_epoch(superblock.epoch));
             let members = state.slots.iter().enumerate().filter_map(|(index, slot)| {
-                let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
-                live.then_some((Role::Member(index as u16), slot.drive))
+                slot.state.takes_writes().then_some((Role::Member(index as u16), slot.drive))
             });
             let spares = state.spares.iter().map(|&drive| (Role::Spare, drive));
             let targets: Vec<(Role, DriveId)> = members.chain(spares).collect();
@@ -208,8 +207,7 @@ impl<E: Env> ArrayShard<E> {
         superblock.spares = state.spares.iter().map(|&drive| self.identity(drive)).collect();
         // A failed drive may be used again, in another slot or as a spare. Its old slot forgets it
         // then.
-        let is_live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
-        let live = superblock.members.iter().filter(|entry| is_live(entry.state)).map(|entry| entry.uuid);
+        let live = superblock.members.iter().filter(|entry| entry.state.takes_writes()).map(|entry| entry.uuid);
         let mut in_use: Vec<Uuid> = live.chain(superblock.spares.iter().copied()).collect();
         let absent = self.leader().absent_spares.iter().filter(|spare| !in_use.contains(spare));
         let room = format::SPARES_MAX.saturating_sub(superblock.spares.len());
@@ -218,7 +216,7 @@ impl<E: Env> ArrayShard<E> {
         for entry in &mut superblock.members {
             // The slot may have forgotten it already, with superblocks whose commit failed.
             let is_forgotten = entry.uuid.is_nil();
-            if !is_live(entry.state) && (is_forgotten || in_use.contains(&entry.uuid)) {
+            if !entry.state.takes_writes() && (is_forgotten || in_use.contains(&entry.uuid)) {
                 *entry = MemberEntry { uuid: Uuid::NIL, state: MemberState::Missing };
             }
         }

@@ -35,7 +35,7 @@ impl<E: Env> ArrayShard<E> {
             return true;
         }
         let slot = self.shared.slot(member);
-        if slot.drive != drive || !matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
+        if slot.drive != drive || !slot.state.takes_writes() {
             return true; // Somebody else saw it fail, and the superblocks say so.
         }
         let mut state = self.state();

@@ -93,8 +93,7 @@ impl<E: Env> ArrayShard<E> {
         &self,
         (member, slot): (MemberIndex, Slot),
     ) -> impl Iterator<Item = (MemberIndex, DriveId, Handle<E::Drive>)> {
-        let is_live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
-        let own = is_live.then_some(slot.drive);
+        let own = slot.state.takes_writes().then_some(slot.drive);
         let ids = own.into_iter().chain(own.and_then(|own| self.shared.replacement_of(member, own)));
         ids.filter_map(move |id| Some((member, id, self.drive(id)?)))
     }

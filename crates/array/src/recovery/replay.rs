@@ -358,9 +358,8 @@ pub(crate) fn members<'a, D>(
     places: &[Option<usize>],
     drives: &'a [D],
 ) -> Vec<Present<'a, D>> {
-    let live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
     let member = |(entry, place): (&format::MemberEntry, &Option<usize>)| {
-        place.filter(|_| live(entry.state)).map(|index| (&drives[index], entry.state))
+        place.filter(|_| entry.state.takes_writes()).map(|index| (&drives[index], entry.state))
     };
     superblock.members.iter().zip(places).map(member).collect()
 }

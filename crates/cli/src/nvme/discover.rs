@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use comfy_table::Cell;
 use initiator::Address;
 use nvme::DISCOVERY_NQN;
-use nvme::host::Found;
+use nvme::host::DiscoveredSubsystem;
 
 use super::io_loop::IoLoop;
 use super::reports::{NvmeDiscovery, NvmeSubsystem, NvmeUnreachable};
@@ -55,12 +55,12 @@ pub(super) async fn run(common: &Common, address: &Address, follow: bool, host: 
 }
 
 /// Other discovery services over TCP.
-fn referrals(found: &[Found]) -> impl Iterator<Item = Address> {
+fn referrals(found: &[DiscoveredSubsystem]) -> impl Iterator<Item = Address> {
     let referrals = found.iter().filter(|found| found.kind == 1 && found.transport == 3);
     referrals.filter_map(|found| Some(Address { host: found.address.clone(), port: found.port.parse().ok()? }))
 }
 
-fn subsystem(at: &Address, found: &Found) -> NvmeSubsystem {
+fn subsystem(at: &Address, found: &DiscoveredSubsystem) -> NvmeSubsystem {
     // TRTYPE and SUBTYPE: Base 2.0, figure 264.
     let transport = match found.transport {
         1 => "rdma",

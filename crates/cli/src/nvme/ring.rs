@@ -96,7 +96,7 @@ impl IoLoop {
     ///
     /// # Errors
     /// [`Failure`], one sentence.
-    pub async fn serve(self, place: Place, wanted: Wanted) -> Result<Disk, Failure> {
+    pub async fn serve(self, place: NbdListener, wanted: Wanted) -> Result<Disk, Failure> {
         let Wanted { addresses, nsid, options } = wanted;
         let addresses = all_resolved(&addresses).await?;
         let (end, ended) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -137,14 +137,14 @@ impl IoLoop {
 }
 
 /// The address for NBD clients.
-pub(super) struct Place(Bound);
+pub(super) struct NbdListener(Bound);
 
-impl Place {
+impl NbdListener {
     /// Listens at an address.
     ///
     /// # Errors
     /// [`Failure::Local`]
-    pub async fn bind(address: &NbdAddress) -> Result<Place, Failure> {
+    pub async fn bind(address: &NbdAddress) -> Result<NbdListener, Failure> {
         let fail = |source| Failure::Local { what: format!("cannot listen at {address}"), source };
         let places: Vec<ListenOn> = match address {
             NbdAddress::Unix(path) => vec![ListenOn::Unix { path: path.clone(), mode: SOCKET_MODE }],
@@ -157,7 +157,7 @@ impl Place {
             let mut last = io::Error::other("the name has no address");
             for place in &places {
                 match Bound::new(place.clone()) {
-                    Ok(bound) => return Ok(Place(bound)),
+                    Ok(bound) => return Ok(NbdListener(bound)),
                     Err(error) => last = error,
                 }
             }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::connection_options;
 use super::connections::announce;
-use super::io_loop::{Disk, IoLoop, Place};
+use super::io_loop::{Disk, IoLoop, NbdListener};
 use super::reports::{NvmeConnection, NvmePath};
 use crate::Failure;
 use crate::common_args::Common;
@@ -70,7 +70,7 @@ pub(super) struct Served {
 pub(super) async fn run(common: &Common, args: ConnectArgs) -> Result<(), Failure> {
     let fail = |source| Failure::Local { what: "cannot listen for Ctrl-C".to_owned(), source };
     let mut ending = Ending::listen().map_err(fail)?;
-    let place = Place::bind(&args.nbd).await?;
+    let place = NbdListener::bind(&args.nbd).await?;
     if let NbdAddress::Tcp { host, .. } = &args.nbd
         && !is_local(host)
     {

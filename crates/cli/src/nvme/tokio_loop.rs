@@ -60,7 +60,7 @@ impl IoLoop {
     ///
     /// # Errors
     /// [`Failure`], one sentence.
-    pub async fn serve(self, place: Place, wanted: Wanted) -> Result<Disk, Failure> {
+    pub async fn serve(self, place: NbdListener, wanted: Wanted) -> Result<Disk, Failure> {
         let Wanted { addresses, nsid, options } = wanted;
         let edges = Edges::new(connect(&self.network, &addresses, nsid, options).await?);
         let clients = Rc::new(Cell::new(0));
@@ -97,22 +97,22 @@ impl Disk {
 }
 
 /// The address for NBD clients.
-pub(super) enum Place {
+pub(super) enum NbdListener {
     Tcp(TcpListener),
     #[cfg(unix)]
     Unix(UnixListener, std::path::PathBuf),
 }
 
-impl Place {
+impl NbdListener {
     /// Listens at an address.
     ///
     /// # Errors
     /// [`Failure`]
-    pub async fn bind(address: &NbdAddress) -> Result<Place, Failure> {
+    pub async fn bind(address: &NbdAddress) -> Result<NbdListener, Failure> {
         let fail = |source| Failure::Local { what: format!("cannot listen at {address}"), source };
         match address {
             NbdAddress::Tcp { host, port } => {
-                TcpListener::bind((host.as_str(), *port)).await.map(Place::Tcp).map_err(fail)
+                TcpListener::bind((host.as_str(), *port)).await.map(NbdListener::Tcp).map_err(fail)
             }
             #[cfg(unix)]
             NbdAddress::Unix(path) => {
@@ -126,7 +126,7 @@ impl Place {
                 let bound = bound.map_err(fail)?;
                 let mine = std::os::unix::fs::PermissionsExt::from_mode(0o600);
                 std::fs::set_permissions(path, mine).map_err(fail)?;
-                Ok(Place::Unix(bound, path.clone()))
+                Ok(NbdListener::Unix(bound, path.clone()))
             }
             #[cfg(not(unix))]
             NbdAddress::Unix(_) => {
@@ -140,14 +140,14 @@ impl Place {
     async fn serve(&self, edges: &Edges<TokioNetwork>, clients: &Rc<Cell<u64>>) -> Infallible {
         loop {
             let accepted = match self {
-                Place::Tcp(listener) => listener.accept().await.and_then(|(stream, _)| {
+                NbdListener::Tcp(listener) => listener.accept().await.and_then(|(stream, _)| {
                     stream.set_nodelay(true)?;
                     let (reader, writer) = stream.into_split();
                     serve_client(reader, writer, edges.clone(), clients.clone());
                     Ok(())
                 }),
                 #[cfg(unix)]
-                Place::Unix(listener, _) => listener.accept().await.map(|(stream, _)| {
+                NbdListener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| {
                     let (reader, writer) = stream.into_split();
                     serve_client(reader, writer, edges.clone(), clients.clone());
                 }),
@@ -181,9 +181,9 @@ async fn is_left_over(path: &std::path::Path) -> bool {
 }
 
 #[cfg(unix)]
-impl Drop for Place {
+impl Drop for NbdListener {
     fn drop(&mut self) {
-        if let Place::Unix(_, path) = self {
+        if let NbdListener::Unix(_, path) = self {
             // Another process may have removed it before.
             let _ = std::fs::remove_file(path);
         }

@@ -31,26 +31,26 @@ const PRIVATE_FOLDER: u32 = 0o700;
 pub(crate) struct Remembered {
     pub name: String,
     pub uuid: String,
-    pub drives: Vec<Place>,
+    pub drives: Vec<DrivePlace>,
 }
 
 /// The path and identity of a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "WrittenPlace")]
-pub(crate) struct Place {
+pub(crate) struct DrivePlace {
     /// The drive in the form that an operator writes.
     pub drive: String,
     /// The identity under any name; `None` if the drive reports none.
     pub identity: Option<String>,
 }
 
-impl Place {
+impl DrivePlace {
     pub fn is_memory(&self) -> bool {
         self.drive.starts_with("mem:")
     }
 
     /// Whether the other is the same drive: by identity if both have one, else by path.
-    pub fn is_same(&self, other: &Place) -> bool {
+    pub fn is_same(&self, other: &DrivePlace) -> bool {
         match (&self.identity, &other.identity) {
             (Some(this), Some(that)) => this == that,
             _ => self.drive == other.drive,
@@ -71,11 +71,11 @@ enum WrittenPlace {
     Identified { drive: String, identity: Option<String> },
 }
 
-impl From<WrittenPlace> for Place {
-    fn from(written: WrittenPlace) -> Place {
+impl From<WrittenPlace> for DrivePlace {
+    fn from(written: WrittenPlace) -> DrivePlace {
         match written {
-            WrittenPlace::Drive(drive) => Place { drive, identity: None },
-            WrittenPlace::Identified { drive, identity } => Place { drive, identity },
+            WrittenPlace::Drive(drive) => DrivePlace { drive, identity: None },
+            WrittenPlace::Identified { drive, identity } => DrivePlace { drive, identity },
         }
     }
 }
@@ -134,7 +134,7 @@ impl Memory {
     }
 
     /// The file with the warm-restart state of a group.
-    pub fn kept_path(&self, group: &format::Uuid) -> PathBuf {
+    pub fn warm_path(&self, group: &format::Uuid) -> PathBuf {
         self.path.with_file_name(format!("{group}.{KEPT}"))
     }
 
@@ -316,8 +316,8 @@ pub(crate) struct Replacing {
     /// The UUID of the group.
     pub(crate) group: String,
     pub(crate) slot: u32,
-    pub(crate) old: Option<Place>,
-    pub(crate) new: Place,
+    pub(crate) old: Option<DrivePlace>,
+    pub(crate) new: DrivePlace,
     /// This process has started the copy.
     #[serde(skip)]
     pub(crate) begun: bool,
@@ -327,8 +327,8 @@ pub(crate) struct Replacing {
 mod tests {
     use super::*;
 
-    fn place(drive: &str, identity: Option<&str>) -> Place {
-        Place { drive: drive.into(), identity: identity.map(Into::into) }
+    fn place(drive: &str, identity: Option<&str>) -> DrivePlace {
+        DrivePlace { drive: drive.into(), identity: identity.map(Into::into) }
     }
 
     #[test]

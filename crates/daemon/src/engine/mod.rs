@@ -9,7 +9,6 @@
 //! 3. The drives hold the truth. The state directory only remembers where to look for drives. Of
 //!    imports it holds everything, because their drives are not written.
 
-mod change;
 mod clock;
 mod drives;
 mod errors;
@@ -44,21 +43,21 @@ use crate::engine::drives::{Consent, Opener, Taken, find};
 use crate::engine::exports::devices::{Backing, DeviceEnd, Devices};
 use crate::engine::exports::running_export::RunningExport;
 use crate::engine::exports::{Listeners, limits};
-use crate::engine::group::disconnected::Away;
+use crate::engine::group::disconnected::DisconnectedDrive;
 use crate::engine::group::group_drive::GroupDrive;
 use crate::engine::group::not_started::{AllNotStarted, NotStarted};
 use crate::engine::group::owners::Balance;
 use crate::engine::group::replace::Replacements;
 use crate::engine::group::sampler::Sampler;
-use crate::engine::group::shard::{Mail, Offer};
+use crate::engine::group::shard::{GroupMessage, Offer};
 use crate::engine::group::stopped::Stopped;
 use crate::engine::group::{Group, LeftOut, owners, sampler, shard};
 use crate::engine::imports::Imports;
-use crate::engine::memory::{Memory, Place, Remembered};
+use crate::engine::memory::{DrivePlace, Memory, Remembered};
 use crate::engine::names::Names;
 use crate::engine::nvme::announce::Announcer;
 use crate::engine::nvme::history::Histories;
-use crate::engine::shares::Shares;
+use crate::engine::shares::table::Shares;
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
 
@@ -71,7 +70,7 @@ const NAMES_WITHIN: Duration = Duration::from_secs(1);
 /// The daemon's objects, over the shards of a runtime.
 pub struct Engine {
     shards: Vec<ShardHandle>,
-    senders: Vec<MailboxSender<Mail>>,
+    senders: Vec<MailboxSender<GroupMessage>>,
     groups: RwLock<BTreeMap<String, Arc<Group>>>,
     /// Remembered groups that could not be started.
     not_started: AllNotStarted,
@@ -130,8 +129,8 @@ impl Engine {
         let mut senders = Vec::new();
         for handle in &shards {
             let making = handle.call(|| async {
-                let (sender, mailbox) = mailbox::<Mail>();
-                shard::start_post(&ShardEnv::current(), mailbox);
+                let (sender, mailbox) = mailbox::<GroupMessage>();
+                shard::start_delivery(&ShardEnv::current(), mailbox);
                 sender
             });
             senders.push(making.await.map_err(|_| std::io::Error::other("a shard has stopped"))?);
@@ -178,19 +177,19 @@ impl Engine {
         let _one = self.changes.lock().await;
         let mut all_there = true;
         for remembered in self.memory.load()? {
-            if remembered.drives.iter().all(Place::is_memory) {
+            if remembered.drives.iter().all(DrivePlace::is_memory) {
                 tracing::warn!(group = remembered.name, "was in memory only, and is gone");
                 self.histories.forget(&remembered.uuid);
                 continue;
             }
             let opened = find::open_all(&self.shards[0], &self.opener, &remembered, Consent::default()).await;
             let missing_drives = opened.missing(&remembered);
-            let there = opened.taken.len() + opened.away.len();
+            let there = opened.taken.len() + opened.disconnected.len();
             all_there &= there == remembered.drives.iter().filter(|place| !place.is_memory()).count();
             match self.start_group(opened.taken).await {
                 Ok(group) => {
                     tracing::info!(group = group.name, "started");
-                    group.away().extend(opened.away.into_iter().map(Away::new));
+                    group.disconnected().extend(opened.disconnected.into_iter().map(DisconnectedDrive::new));
                 }
                 Err(error) => {
                     tracing::error!(group = remembered.name, %error, "not started");
@@ -256,7 +255,7 @@ impl Engine {
         let _one = self.changes.lock().await;
         self.unassigned_drives.end();
         if self.handover.keeps() {
-            self.listeners.let_go().await;
+            self.listeners.release().await;
         } else {
             self.listeners.leave_hosts().await;
         }
@@ -317,13 +316,13 @@ impl Engine {
 
     /// Starts the group that is on some drives, with its exports.
     async fn start_group(&self, taken: Vec<Taken>) -> Answer<Arc<Group>> {
-        let found = group::look(&self.shards, &taken).await?;
+        let found = group::start::look(&self.shards, &taken).await?;
         self.start_found(taken, found, None).await
     }
 
     /// Refuses to start a group that runs already, or whose name is taken. `name`: its new name, if
     /// it gets one.
-    fn check_startable(&self, found: &group::Found, name: Option<&str>) -> Answer<()> {
+    fn check_startable(&self, found: &group::start::FoundGroup, name: Option<&str>) -> Answer<()> {
         let superblock = &found.assembly.superblock;
         if let Some(group) = self.all().iter().find(|group| group.uuid == superblock.array) {
             let message = format!("the group {:?} ({}) runs already: these drives are a copy", group.name, group.uuid);
@@ -342,12 +341,17 @@ impl Engine {
 
     /// Like [`Engine::start_group`], after the drives were looked at. `new_name`: the group is
     /// renamed to it.
-    async fn start_found(&self, taken: Vec<Taken>, found: group::Found, new_name: Option<&str>) -> Answer<Arc<Group>> {
+    async fn start_found(
+        &self,
+        taken: Vec<Taken>,
+        found: group::start::FoundGroup,
+        new_name: Option<&str>,
+    ) -> Answer<Arc<Group>> {
         self.check_startable(&found, new_name)?;
         let uuid = found.assembly.superblock.array;
         let key = self.new_key();
-        let kept = self.memory.kept_path(&uuid);
-        let mut group = group::start(&self.shards, &self.senders, key, taken, found, kept).await?;
+        let warm_path = self.memory.warm_path(&uuid);
+        let mut group = group::start::start(&self.shards, &self.senders, key, taken, found, warm_path).await?;
         let served = match new_name {
             Some(name) => group.renamed(name).await.map(|renamed| group = renamed),
             None => Ok(()),
@@ -382,7 +386,7 @@ impl Engine {
                 Err(error) => self.note_export(group, record, Err(error)).await?,
             };
         }
-        group.tell_torn();
+        group.log_torn();
         Ok(())
     }
 
@@ -421,7 +425,7 @@ impl Engine {
         };
         let failure = offered.err().map(|error| error.message);
         let before = group.exports().get(&record.id).and_then(|before| before.failure.clone());
-        exports::tell(&view::export_id(group, record.id), before.as_deref(), failure.as_deref());
+        exports::log_served(&view::export_id(group, record.id), before.as_deref(), failure.as_deref());
         let running = Arc::new(RunningExport { record, state, failure });
         group.exports_mut().insert(running.record.id, running.clone());
         Ok(running)
@@ -483,10 +487,10 @@ impl Engine {
 
 /// Where the drives of a group are.
 fn remembered(group: &Group) -> Remembered {
-    let mut drives: Vec<Place> = group.drives().iter().flatten().map(GroupDrive::place).collect();
-    drives.extend(group.away().iter().map(|away| away.place.clone()));
-    // Local drives that were left out may answer at the next start. Remote ones are in `away` or
-    // back.
+    let mut drives: Vec<DrivePlace> = group.drives().iter().flatten().map(GroupDrive::place).collect();
+    drives.extend(group.disconnected().iter().map(|drive| drive.place.clone()));
+    // Local drives that were left out may answer at the next start. Remote ones are in
+    // `disconnected` or back.
     for LeftOut { place, .. } in group.left_out.iter().filter(|left_out| !left_out.place.is_remote()) {
         if !drives.iter().any(|known| known.is_same(place)) {
             drives.push(place.clone());

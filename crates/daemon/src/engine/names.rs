@@ -29,7 +29,7 @@ const NAMES_MAX: usize = 1024;
 
 /// The addresses of a host, and when they were looked up.
 #[derive(Debug)]
-struct Found {
+struct ResolvedHost {
     /// At least one. The port is 0.
     addresses: Vec<SocketAddr>,
     at: Instant,
@@ -38,11 +38,11 @@ struct Found {
 /// The answers to lookups so far, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    found: Mutex<BTreeMap<String, Found>>,
+    found: Mutex<BTreeMap<String, ResolvedHost>>,
 }
 
 impl Names {
-    fn found(&self) -> MutexGuard<'_, BTreeMap<String, Found>> {
+    fn found(&self) -> MutexGuard<'_, BTreeMap<String, ResolvedHost>> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +72,7 @@ impl Names {
             let oldest = found.iter().min_by_key(|(_, found)| found.at).map(|(name, _)| name.clone());
             oldest.map(|name| found.remove(&name));
         }
-        found.insert(host.to_owned(), Found { addresses, at: Instant::now() });
+        found.insert(host.to_owned(), ResolvedHost { addresses, at: Instant::now() });
         Ok(())
     }
 

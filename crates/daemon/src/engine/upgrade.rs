@@ -1,13 +1,14 @@
 //! Checks whether another program may replace the running daemon.
 
 use api::{Changed, ErrorCode, Upgrade, UpgradeRequest};
+use async_trait::async_trait;
 
 use crate::engine::Engine;
-use crate::http::{Answer, ControlError};
+use crate::http::{Answer, ControlError, UpgradeControl};
 
-impl Engine {
-    /// Plans an upgrade. Refused if it would lose data.
-    pub(crate) async fn plan_upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {
+#[async_trait]
+impl UpgradeControl for Engine {
+    async fn upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {
         let _one = self.changes.lock().await;
         let in_memory =
             |group: &crate::engine::Group| group.drives().iter().flatten().any(|drive| drive.text.starts_with("mem:"));
@@ -21,5 +22,9 @@ impl Engine {
             ));
         }
         self.handover.plan(request).await
+    }
+
+    async fn upgrade_state(&self) -> Answer<Upgrade> {
+        Ok(self.handover.upgrade())
     }
 }

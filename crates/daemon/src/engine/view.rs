@@ -38,7 +38,7 @@ pub(crate) fn level(level: Level) -> api::Level {
 fn member_state(member: &MemberStatus, silent: &Silent) -> api::MemberState {
     let is_silent = member.drive.is_some_and(|drive| silent.contains_key(&drive));
     match member.state {
-        MemberState::InSync | MemberState::Rebuilding if is_silent => api::MemberState::Unreachable,
+        state if state.takes_writes() && is_silent => api::MemberState::Unreachable,
         MemberState::InSync => api::MemberState::InSync,
         MemberState::Rebuilding => api::MemberState::Rebuilding,
         MemberState::Missing => api::MemberState::Missing,

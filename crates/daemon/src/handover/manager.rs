@@ -35,7 +35,7 @@ impl Manager {
     }
 
     /// Sends assignments, one per line.
-    pub fn tell(&self, lines: &str) {
+    pub fn notify(&self, lines: &str) {
         if let Err(error) = self.0.send(lines.as_bytes()) {
             tracing::warn!(%error, "the service manager does not take a message");
         }
@@ -55,7 +55,7 @@ impl Manager {
 
     /// Has the service manager close a socket.
     pub fn remove(&self, name: &str) {
-        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+        self.notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
         let at_name = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         for (receiver, address) in [(at_path, path.as_os_str()), (at_name, OsStr::new(&format!("@{name}")))] {
             let manager = Manager::connect(address).unwrap();
-            manager.tell("READY=1");
+            manager.notify("READY=1");
             assert_eq!(said(&receiver), "READY=1");
             let (mut kept, sent) = UnixStream::pair().unwrap();
             manager.store("api", sent.as_fd());

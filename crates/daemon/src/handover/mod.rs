@@ -261,7 +261,7 @@ impl Handover {
     pub fn begin(&self) {
         let now_us = monotonic_us();
         *lock(&self.since_us) = Some(now_us);
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
+        self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
     }
 
     /// Executes the planned program in place of this process, or this program again if that fails.
@@ -318,17 +318,17 @@ impl Handover {
             let (from, to) = (upgrade.from_version.as_deref(), upgrade.to_version.as_deref());
             tracing::info!(from, to, pause_us, failed = upgrade.message, "upgrade is over");
         }
-        self.tell("READY=1");
+        self.notify("READY=1");
     }
 
     /// Reports that the daemon ends.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
-    fn tell(&self, lines: &str) {
+    fn notify(&self, lines: &str) {
         if let Some(manager) = &self.manager {
-            manager.tell(lines);
+            manager.notify(lines);
         }
     }
 }

@@ -15,8 +15,8 @@ use axum::response::{IntoResponse, Response};
 use subtle::{Choice, ConstantTimeEq};
 use thiserror::Error;
 
+use super::connection_slots::ConnectionSlot;
 use super::control::ControlError;
-use super::seats::Seat;
 
 /// The shortest token: 32 characters of hexadecimal are 128 bits, too many to guess.
 pub const TOKEN_CHARS_MIN: usize = 32;
@@ -133,8 +133,8 @@ async fn require_token(State(tokens): State<Arc<Tokens>>, request: Request, next
     });
     let refusal = match given {
         Some(token) if tokens.accept(token) => {
-            if let Some(seat) = request.extensions().get::<Arc<Seat>>() {
-                seat.is_known();
+            if let Some(slot) = request.extensions().get::<Arc<ConnectionSlot>>() {
+                slot.is_known();
             }
             return next.run(request).await;
         }

@@ -96,99 +96,139 @@ pub fn require_confirmation(name: &str, what_is_lost: &str, confirm: Option<&str
     ))
 }
 
-/// The operations of the daemon.
-///
-/// Before a method is called, the routes have checked the request with its `validate`, and the
-/// confirmation of every deletion. Only a shrinking [`Control::volume_resize`] has to check the
-/// confirmation itself, with [`require_confirmation`].
-///
-/// A method is never dropped halfway. Methods that start long operations return at once; the jobs
-/// of [`Control::group`] show the progress. With `dry_run` a method checks all it can, changes
-/// nothing, and answers [`Changed::planned`]. A refused method has changed nothing.
+/// Operations on groups.
 #[async_trait]
-pub trait Control: Send + Sync + 'static {
-    /// An overview of everything on one screen.
-    async fn status(&self) -> Answer<Status>;
-
+pub trait GroupControl: Send + Sync + 'static {
     /// All running groups, by name.
     async fn groups(&self) -> Answer<Vec<Group>>;
+
     /// Groups that could not be started.
     async fn groups_not_started(&self) -> Answer<Vec<GroupNotStarted>>;
+
     /// One group.
     async fn group(&self, group: &str) -> Answer<Group>;
+
     /// Creates a group of drives, usable at once. `shape` results from its level, drives and
     /// numbers.
     async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>>;
+
     /// Starts a group from its drives.
     async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>>;
+
     /// Starts a group by its name, from known or found drives.
     async fn group_start(&self, group: &str, request: GroupStart) -> Answer<Changed<Group>>;
+
     /// Lists the groups on drives. Changes nothing.
     async fn group_scan(&self, request: GroupScan) -> Answer<Scanned>;
+
     /// Renames a running group.
     async fn group_rename(&self, group: &str, request: Rename) -> Answer<Changed<Group>>;
+
     /// Stops using a group's drives.
     async fn group_stop(&self, group: &str, request: GroupStop) -> Answer<Changed<Group>>;
+
     /// Gives up starting a group that could not be started.
     async fn group_forget(&self, group: &str, request: GroupForget) -> Answer<Changed<Group>>;
+
     /// Destroys a group with its volumes.
     async fn group_delete(&self, group: &str, dry_run: bool) -> Answer<Changed<Group>>;
+
     /// Changes settings of a running group.
     async fn group_update(&self, group: &str, request: GroupUpdate) -> Answer<Changed<Group>>;
+
     /// Starts, pauses, resumes or stops a scrub, or returns its state.
     async fn scrub(&self, group: &str, request: ScrubRequest) -> Answer<Scrub>;
+}
 
+/// Operations on the members and spares of a group.
+#[async_trait]
+pub trait MemberControl: Send + Sync + 'static {
+    /// Stops using a member.
+    async fn member_fail(&self, group: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>>;
+
+    /// Puts another drive in a slot: it is rebuilt, or copied first from a working member.
+    async fn member_replace(&self, group: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>>;
+
+    /// Adds a hot spare.
+    async fn spare_add(&self, group: &str, request: SpareAdd) -> Answer<Changed<Group>>;
+
+    /// Removes a hot spare.
+    async fn spare_remove(&self, group: &str, drive: &str, dry_run: bool) -> Answer<Changed<Group>>;
+}
+
+/// Operations on imports.
+#[async_trait]
+pub trait ImportControl: Send + Sync + 'static {
     /// All imports, by name.
     async fn imports(&self) -> Answer<Vec<Import>>;
+
     /// One import.
     async fn import(&self, import: &str) -> Answer<Import>;
+
     /// Finds the md array on some drives and reads it. A dry run lists what is found, even if
     /// nothing can be read.
     async fn import_md(&self, request: ImportMd) -> Answer<Imported>;
+
     /// Connects to a namespace of another machine.
     async fn import_nvme(&self, request: ImportNvme) -> Answer<Changed<Import>>;
+
     /// Releases an import's drives, which stay as they are.
     async fn import_forget(&self, import: &str, request: ImportForget) -> Answer<Changed<Import>>;
+}
 
+/// Operations on drives.
+#[async_trait]
+pub trait DriveControl: Send + Sync + 'static {
     /// All drives.
     async fn drives(&self) -> Answer<Vec<Drive>>;
+
     /// One drive, with its current health.
     async fn drive(&self, drive: &str) -> Answer<DriveDetails>;
+
     /// The last health reports of drives, by drive name. Does not ask the drives.
     async fn drive_healths(&self) -> Answer<BTreeMap<String, DriveHealth>>;
-    /// Stops using a member.
-    async fn member_fail(&self, group: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>>;
-    /// Puts another drive in a slot: it is rebuilt, or copied first from a working member.
-    async fn member_replace(&self, group: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>>;
+
     /// Erases the superblocks of a drive that no running group has.
     async fn drive_wipe(&self, drive: &str, request: DriveWipe) -> Answer<Changed<WipedDrive>>;
-    /// Adds a hot spare.
-    async fn spare_add(&self, group: &str, request: SpareAdd) -> Answer<Changed<Group>>;
-    /// Removes a hot spare.
-    async fn spare_remove(&self, group: &str, drive: &str, dry_run: bool) -> Answer<Changed<Group>>;
+}
 
+/// Operations on volumes.
+#[async_trait]
+pub trait VolumeControl: Send + Sync + 'static {
     /// All volumes, by full name.
     async fn volumes(&self) -> Answer<Vec<Volume>>;
+
     /// One volume.
     async fn volume(&self, name: &VolumeName) -> Answer<Volume>;
+
     /// Creates a volume, usable at once. It reads as zeroes.
     async fn volume_create(&self, request: VolumeCreate) -> Answer<Changed<Volume>>;
+
     /// Grows or shrinks a volume. Shrinking needs confirmation unless it is a dry run.
     async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>>;
+
     /// Changes the rate limit of a volume, for all its exports together.
     async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>>;
+
     /// Renames a volume within its group.
     async fn volume_rename(&self, name: &VolumeName, request: Rename) -> Answer<Changed<Volume>>;
+
     /// Destroys a volume. Refused while it is exported.
     async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>>;
+}
 
+/// Operations on exports, and what NVMe hosts may do with them.
+#[async_trait]
+pub trait ExportControl: Send + Sync + 'static {
     /// All exports, by identity.
     async fn exports(&self) -> Answer<Vec<Export>>;
+
     /// One export.
     async fn export(&self, id: &str) -> Answer<Export> {
         let found = self.exports().await?.into_iter().find(|export| export.id == id);
         found.ok_or_else(|| ControlError::export_not_found(id))
     }
+
     /// Offers a volume to clients. `volume` and `place` are the parts of the request.
     async fn export_create(
         &self,
@@ -196,14 +236,27 @@ pub trait Control: Send + Sync + 'static {
         volume: VolumeName,
         place: ExportPlace,
     ) -> Answer<Changed<Export>>;
+
     /// Ends an export; its clients lose their connections. Refused while it is a block device in
     /// use.
     async fn export_delete(&self, id: &str) -> Answer<Changed<Export>>;
 
-    /// NVMe hosts that exports or shared drives name, that are connected or have used one, or that
-    /// have a secret or a key, by name.
-    async fn hosts(&self) -> Answer<Vec<Host>>;
+    /// Changes an export while clients are connected.
+    async fn export_set(&self, id: &str, request: ExportUpdate) -> Answer<Changed<Export>>;
 
+    /// Allows an NVMe host to use an export.
+    async fn host_allow(&self, id: &str, host: &str) -> Answer<Changed<Export>>;
+
+    /// Denies an NVMe host an export. It loses the namespace at once.
+    async fn host_deny(&self, id: &str, host: &str) -> Answer<Changed<Export>>;
+
+    /// Changes the rate limit of an NVMe host at an export, for all its queues together.
+    async fn host_limit(&self, id: &str, host: &str, request: LimitUpdate) -> Answer<Changed<Export>>;
+}
+
+/// Operations on shared drives.
+#[async_trait]
+pub trait ShareControl: Send + Sync + 'static {
     /// The drives that other machines may use, by number.
     async fn shares(&self) -> Answer<Vec<Share>>;
 
@@ -218,27 +271,14 @@ pub trait Control: Send + Sync + 'static {
 
     /// Denies an NVMe host a shared drive. It loses the namespace at once.
     async fn share_host_deny(&self, id: &str, host: &str) -> Answer<Changed<Share>>;
+}
 
-    /// Changes an export while clients are connected.
-    async fn export_set(&self, id: &str, request: ExportUpdate) -> Answer<Changed<Export>>;
-
-    /// Allows an NVMe host to use an export.
-    async fn host_allow(&self, id: &str, host: &str) -> Answer<Changed<Export>>;
-
-    /// Denies an NVMe host an export. It loses the namespace at once.
-    async fn host_deny(&self, id: &str, host: &str) -> Answer<Changed<Export>>;
-
-    /// Changes the rate limit of an NVMe host at an export, for all its queues together.
-    async fn host_limit(&self, id: &str, host: &str, request: LimitUpdate) -> Answer<Changed<Export>>;
-
-    /// The referrals to other discovery services, by address.
-    async fn referrals(&self) -> Answer<Vec<Referral>>;
-
-    /// Adds a referral to another discovery service.
-    async fn referral_add(&self, address: SocketAddr) -> Answer<Changed<Referral>>;
-
-    /// Removes a referral to another discovery service.
-    async fn referral_remove(&self, address: SocketAddr) -> Answer<Changed<Referral>>;
+/// Operations on NVMe hosts, their secrets and keys.
+#[async_trait]
+pub trait HostControl: Send + Sync + 'static {
+    /// NVMe hosts that exports or shared drives name, that are connected or have used one, or that
+    /// have a secret or a key, by name.
+    async fn hosts(&self) -> Answer<Vec<Host>>;
 
     /// Sets the secrets of an NVMe host, which count from its next authentication on: for the
     /// exports of a group, or for the shared drives.
@@ -257,11 +297,55 @@ pub trait Control: Send + Sync + 'static {
 
     /// Removes the TLS keys of an NVMe host. It may connect without TLS from now on.
     async fn host_tls_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostTlsKey>>;
+}
 
+/// Operations on referrals to other discovery services.
+#[async_trait]
+pub trait ReferralControl: Send + Sync + 'static {
+    /// The referrals to other discovery services, by address.
+    async fn referrals(&self) -> Answer<Vec<Referral>>;
+
+    /// Adds a referral to another discovery service.
+    async fn referral_add(&self, address: SocketAddr) -> Answer<Changed<Referral>>;
+
+    /// Removes a referral to another discovery service.
+    async fn referral_remove(&self, address: SocketAddr) -> Answer<Changed<Referral>>;
+}
+
+/// Replacing the daemon by another program.
+#[async_trait]
+pub trait UpgradeControl: Send + Sync + 'static {
     /// Has the daemon replaced by another program, soon after the answer.
     async fn upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>>;
+
     /// The state of the upgrade in progress, or of the one that started this daemon.
     async fn upgrade_state(&self) -> Answer<Upgrade>;
+}
+
+/// The operations of the daemon, in a trait for each kind of object.
+///
+/// Before a method is called, the routes have checked the request with its `validate`, and the
+/// confirmation of every deletion. Only a shrinking [`VolumeControl::volume_resize`] has to check
+/// the confirmation itself, with [`require_confirmation`].
+///
+/// A method is never dropped halfway. Methods that start long operations return at once; the jobs
+/// of [`GroupControl::group`] show the progress. With `dry_run` a method checks all it can, changes
+/// nothing, and answers [`Changed::planned`]. A refused method has changed nothing.
+#[async_trait]
+pub trait Control:
+    GroupControl
+    + MemberControl
+    + ImportControl
+    + DriveControl
+    + VolumeControl
+    + ExportControl
+    + ShareControl
+    + HostControl
+    + ReferralControl
+    + UpgradeControl
+{
+    /// An overview of everything on one screen.
+    async fn status(&self) -> Answer<Status>;
 
     /// All metrics, in OpenMetrics text.
     async fn metrics(&self) -> Answer<String> {

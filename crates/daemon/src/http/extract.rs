@@ -11,8 +11,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 
+use super::connection_slots::ConnectionSlot;
 use super::control::ControlError;
-use super::seats::Seat;
 
 /// The largest request body. A group of 64 members and 64 spares with the longest paths stays below
 /// it.
@@ -25,23 +25,23 @@ const BODY_WITHIN: Duration = Duration::from_secs(30);
 /// only its own connection.
 pub(super) async fn whole(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let seat = parts.extensions.get::<Arc<Seat>>().cloned();
-    let bytes = match take_in(body, BODY_WITHIN).await {
+    let slot = parts.extensions.get::<Arc<ConnectionSlot>>().cloned();
+    let bytes = match collect_body(body, BODY_WITHIN).await {
         Ok(bytes) => bytes,
         Err(refusal) => return refusal.into_response(),
     };
-    if seat.as_ref().is_some_and(|seat| !seat.serves()) {
+    if slot.as_ref().is_some_and(|slot| !slot.serves()) {
         return ControlError::new(ErrorCode::Busy, "too many clients are connected").into_response();
     }
     let response = next.run(Request::from_parts(parts, body::Body::from(bytes))).await;
-    if let Some(seat) = seat {
-        seat.waits();
+    if let Some(slot) = slot {
+        slot.waits();
     }
     response
 }
 
 /// A complete body, if it arrives in time and is not too long.
-async fn take_in(body: body::Body, within: Duration) -> Result<body::Bytes, ControlError> {
+async fn collect_body(body: body::Body, within: Duration) -> Result<body::Bytes, ControlError> {
     let bytes = tokio::time::timeout(within, body::to_bytes(body, BODY_BYTES_MAX)).await.map_err(|_| {
         let message = format!("the rest of the request did not come within {} s", within.as_secs());
         ControlError::new(ErrorCode::BadRequest, message)
@@ -132,9 +132,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_of_which_the_rest_does_not_come_is_refused() {
-        let refused = take_in(Body::new(Stalled(false)), Duration::from_secs(1)).await.unwrap_err();
+        let refused = collect_body(Body::new(Stalled(false)), Duration::from_secs(1)).await.unwrap_err();
         assert_eq!(refused.code, ErrorCode::BadRequest);
         assert_eq!(refused.message, "the rest of the request did not come within 1 s");
-        assert_eq!(take_in(Body::from("{}"), Duration::from_secs(1)).await.unwrap(), "{}");
+        assert_eq!(collect_body(Body::from("{}"), Duration::from_secs(1)).await.unwrap(), "{}");
     }
 }

@@ -9,6 +9,7 @@
 //! task.
 
 mod auth;
+mod connection_slots;
 mod control;
 mod exposition;
 mod extract;
@@ -16,13 +17,15 @@ mod fault;
 mod metrics;
 mod options;
 mod routes;
-mod seats;
 mod serve;
 mod shape;
 mod tls;
 
 pub use auth::{TOKEN_CHARS_MIN, TokenError, Tokens, guarded};
-pub use control::{Answer, Control, ControlError, require_confirmation};
+pub use control::{
+    Answer, Control, ControlError, DriveControl, ExportControl, GroupControl, HostControl, ImportControl,
+    MemberControl, ReferralControl, ShareControl, UpgradeControl, VolumeControl, require_confirmation,
+};
 pub use metrics::metrics_text;
 pub use options::{HttpOptions, OptionsError, TcpOptions};
 pub use routes::{document, router};

@@ -5,7 +5,7 @@
 //! - Over TCP nothing is parsed before the TLS handshake, and nothing is routed without a token.
 //! - Connections over TCP have their own limit, so that they cannot keep the Unix socket from being
 //!   served.
-//! - Clients that stall do not keep others out: [`Seats`].
+//! - Clients that stall do not keep others out: [`ConnectionSlots`].
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -36,10 +36,10 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::auth::{self, TokenError, Tokens};
+use super::connection_slots::{ConnectionSlot, ConnectionSlots, Peer};
 use super::control::Control;
 use super::options::{HttpOptions, OptionsError, TcpOptions};
 use super::routes::router;
-use super::seats::{Peer, Seat, Seats};
 use super::tls::{TlsError, server_config};
 use crate::handover::Handover;
 
@@ -273,7 +273,7 @@ impl Accept for TcpListener {
     }
 }
 
-/// Accepts connections and serves each in a task. When told to stop, it waits for the running
+/// Accepts connections and serves each in a task. When asked to stop, it waits for the running
 /// requests.
 async fn serve<Listener: Accept, Ready, Handshake>(
     listener: Listener,
@@ -285,18 +285,18 @@ async fn serve<Listener: Accept, Ready, Handshake>(
     Handshake: Future<Output = Option<Ready>> + Send + 'static,
 {
     let graceful = GracefulShutdown::new();
-    let seats = Seats::new(CONNECTIONS_MAX);
+    let slots = ConnectionSlots::new(CONNECTIONS_MAX);
     loop {
         let next = async {
             let raw = listener.next().await?;
-            Ok((seats.seat(Listener::peer(&raw)).await, raw))
+            Ok((slots.acquire(Listener::peer(&raw)).await, raw))
         };
         let accepted: io::Result<_> = tokio::select! {
             next = next => next,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let (seat, raw) = match accepted {
-            Ok((seat, raw)) => (Arc::new(seat), raw),
+        let (slot, raw) = match accepted {
+            Ok((slot, raw)) => (Arc::new(slot), raw),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an API connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -304,16 +304,16 @@ async fn serve<Listener: Accept, Ready, Handshake>(
             }
         };
         let (routes, watcher, stop) = (routes.clone(), graceful.watcher(), stop.clone());
-        let (handshake, sitting) = (handshake(raw), seat.clone());
+        let (handshake, held_slot) = (handshake(raw), slot.clone());
         let conversation = async move {
             if let Some(stream) = handshake.await {
-                converse(stream, routes, sitting, watcher, stop).await;
+                converse(stream, routes, held_slot, watcher, stop).await;
             }
         };
         tokio::spawn(async move {
             tokio::select! {
                 () = conversation => {}
-                () = seat.is_needed() => tracing::debug!("an API client was slow, and another one came"),
+                () = slot.is_needed() => tracing::debug!("an API client was slow, and another one came"),
             }
         });
     }
@@ -328,7 +328,7 @@ async fn serve<Listener: Accept, Ready, Handshake>(
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     routes: Router,
-    seat: Arc<Seat>,
+    slot: Arc<ConnectionSlot>,
     watcher: Watcher,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -349,7 +349,7 @@ async fn converse(
     }
     let routes = TowerToHyperService::new(routes);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(seat.clone());
+        request.extensions_mut().insert(slot.clone());
         routes.call(request)
     });
     let mut connection = connection(stream, service);

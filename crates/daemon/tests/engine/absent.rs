@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use api::*;
-use daemon::http::Control;
+use daemon::http::{Control, GroupControl};
 
 use crate::bench::*;
 use crate::target::head;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use api::*;
-use daemon::http::{Control, ControlError};
+use daemon::http::{ControlError, GroupControl};
 use daemon::{Engine, WallClock};
 use runtime::{Config, Runtime};
 

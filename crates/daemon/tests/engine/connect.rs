@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use api::*;
 use daemon::Engine;
-use daemon::http::{Control, ControlError};
+use daemon::http::{ControlError, ExportControl, GroupControl, ImportControl, VolumeControl};
 
 use crate::bench::*;
 use crate::target::*;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{ExportControl, GroupControl, VolumeControl};
 use nvme::{Nqn, Status};
 
 use crate::bench::*;

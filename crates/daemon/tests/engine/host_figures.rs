@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{Control, ExportControl, HostControl, VolumeControl};
 use nvme::host::{Blocks, io};
 use nvme::{Nqn, Status};
 
@@ -48,6 +48,42 @@ fn assert_says(text: &str, samples: &[(&str, f64)]) {
     }
 }
 
+/// Three writes of a block, five reads of two, a flush, and a read beyond the end.
+fn do_io(host: &mut NvmeHost) {
+    let block = vec![7; BLOCK_BYTES as usize];
+    for first in 0..3 {
+        let write = io::write(Blocks { nsid: 1, first, count: 1 }, BLOCK_BYTES, true, false);
+        assert_eq!(host.execute(write, &block, 0).0, Status::SUCCESS);
+    }
+    for first in 0..5 {
+        assert_eq!(read(host, first, 2), Status::SUCCESS);
+    }
+    assert_eq!(host.execute(io::flush(1), &[], 0).0, Status::SUCCESS);
+    assert_eq!(read(host, 1 << 40, 1), Status::LBA_OUT_OF_RANGE);
+}
+
+/// The samples of [`do_io`]. The latencies are those that the API reports.
+fn samples_of_io(reads: LatencyUs, writes: LatencyUs) -> [(&'static str, f64); 16] {
+    [
+        ("controllers", 1.0),
+        ("queues", 1.0),
+        ("in_flight", 0.0),
+        ("errors_total", 1.0),
+        ("ops_total op=\"read\"", 5.0),
+        ("ops_total op=\"write\"", 3.0),
+        ("ops_total op=\"flush\"", 1.0),
+        ("ops_total op=\"discard\"", 0.0),
+        ("io_bytes_total op=\"read\"", 40_960.0),
+        ("io_bytes_total op=\"write\"", 12_288.0),
+        ("latency_seconds op=\"read\",stat=\"p50\"", reads.p50 / 1e6),
+        ("latency_seconds op=\"read\",stat=\"p99\"", reads.p99 / 1e6),
+        ("latency_seconds op=\"read\",stat=\"max\"", reads.max / 1e6),
+        ("latency_seconds op=\"write\",stat=\"p50\"", writes.p50 / 1e6),
+        ("latency_seconds op=\"write\",stat=\"p99\"", writes.p99 / 1e6),
+        ("latency_seconds op=\"write\",stat=\"max\"", writes.max / 1e6),
+    ]
+}
+
 #[tokio::test]
 async fn the_metrics_of_a_connected_host_are_what_it_has_done_and_what_is_under_way() {
     let bench = Bench::new();
@@ -55,44 +91,15 @@ async fn the_metrics_of_a_connected_host_are_what_it_has_done_and_what_is_under_
     let made = export(&bench, &engine).await;
     let subsystem: Nqn = made.nqn.clone().unwrap().parse().unwrap();
     let mut host = NvmeHost::connect(&made.address, &subsystem, 1);
-    let block = vec![7; BLOCK_BYTES as usize];
-    for first in 0..3 {
-        let write = io::write(Blocks { nsid: 1, first, count: 1 }, BLOCK_BYTES, true, false);
-        assert_eq!(host.execute(write, &block, 0).0, Status::SUCCESS);
-    }
-    for first in 0..5 {
-        assert_eq!(read(&mut host, first, 2), Status::SUCCESS);
-    }
-    assert_eq!(host.execute(io::flush(1), &[], 0).0, Status::SUCCESS);
-    assert_eq!(read(&mut host, 1 << 40, 1), Status::LBA_OUT_OF_RANGE);
+    do_io(&mut host);
 
     let text = engine.metrics().await.unwrap();
-    let told = engine.hosts().await.unwrap().remove(0);
-    let (reads, writes) = (told.read_latency_us.unwrap(), told.write_latency_us.unwrap());
+    let shown = engine.hosts().await.unwrap().remove(0);
+    let (reads, writes) = (shown.read_latency_us.unwrap(), shown.write_latency_us.unwrap());
     for us in [reads, writes] {
         assert!(us.p50 >= 1.0 && us.p50 <= us.p99 && us.p99 <= us.max && us.max < 120e6, "{us:?}");
     }
-    assert_says(
-        &text,
-        &[
-            ("controllers", 1.0),
-            ("queues", 1.0),
-            ("in_flight", 0.0),
-            ("errors_total", 1.0),
-            ("ops_total op=\"read\"", 5.0),
-            ("ops_total op=\"write\"", 3.0),
-            ("ops_total op=\"flush\"", 1.0),
-            ("ops_total op=\"discard\"", 0.0),
-            ("io_bytes_total op=\"read\"", 40_960.0),
-            ("io_bytes_total op=\"write\"", 12_288.0),
-            ("latency_seconds op=\"read\",stat=\"p50\"", reads.p50 / 1e6),
-            ("latency_seconds op=\"read\",stat=\"p99\"", reads.p99 / 1e6),
-            ("latency_seconds op=\"read\",stat=\"max\"", reads.max / 1e6),
-            ("latency_seconds op=\"write\",stat=\"p50\"", writes.p50 / 1e6),
-            ("latency_seconds op=\"write\",stat=\"p99\"", writes.p99 / 1e6),
-            ("latency_seconds op=\"write\",stat=\"max\"", writes.max / 1e6),
-        ],
-    );
+    assert_says(&text, &samples_of_io(reads, writes));
 
     // The first request is free, and the second one waits for it.
     let slow = LimitUpdate { iops: Some(1), bytes_per_s: None, burst_ms: Some(10), dry_run: false };

@@ -1,7 +1,7 @@
 //! The hosts of an export are stored on the drives, and may change.
 
 use api::*;
-use daemon::http::Control;
+use daemon::http::{ExportControl, HostControl, ReferralControl, VolumeControl};
 
 use crate::bench::*;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::*;
 use daemon::Engine;
-use daemon::http::{Control, ControlError};
+use daemon::http::{ControlError, DriveControl, ExportControl, GroupControl, ImportControl, VolumeControl};
 
 use crate::bench::*;
 use crate::client;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use api::*;
 use daemon::Engine;
-use daemon::http::{Control, ControlError};
+use daemon::http::{Control, ControlError, ExportControl, HostControl, VolumeControl};
 
 use crate::bench::*;
 use crate::client;

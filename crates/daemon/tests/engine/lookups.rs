@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use api::*;
 use daemon::Engine;
-use daemon::http::{Control, ControlError};
+use daemon::http::{
+    ControlError, ExportControl, GroupControl, ImportControl, MemberControl, ShareControl, VolumeControl,
+};
 
 use crate::bench::*;
 

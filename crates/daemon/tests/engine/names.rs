@@ -4,7 +4,7 @@ use std::path::Path;
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{ExportControl, GroupControl, VolumeControl};
 use nvme::host::{Blocks, io};
 use nvme::{Nqn, Status};
 

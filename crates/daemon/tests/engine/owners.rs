@@ -1,7 +1,7 @@
 //! A group's writes use as many shards as they need.
 
 use api::Level;
-use daemon::http::Control;
+use daemon::http::GroupControl;
 
 use crate::bench::*;
 

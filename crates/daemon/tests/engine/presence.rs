@@ -4,7 +4,7 @@ use std::fs::{File, remove_file};
 use std::time::Duration;
 
 use api::*;
-use daemon::http::Control;
+use daemon::http::{DriveControl, GroupControl};
 
 use crate::bench::*;
 use crate::target::{Target, create, head};

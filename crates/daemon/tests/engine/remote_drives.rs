@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{GroupControl, HostControl, MemberControl, ShareControl};
 use nvme::Status;
 use nvme::host::{Blocks, io};
 

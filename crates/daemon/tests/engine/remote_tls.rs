@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{GroupControl, HostControl, MemberControl, ShareControl};
 
 use crate::bench::*;
 use crate::proxy::Proxy;

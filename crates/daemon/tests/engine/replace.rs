@@ -2,7 +2,7 @@
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{DriveControl, GroupControl, MemberControl};
 
 use crate::bench::*;
 use crate::target::{MIB, is_healthy, noise, read, volume, write};

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use api::*;
-use daemon::http::Control;
+use daemon::http::{ExportControl, ShareControl, VolumeControl};
 
 use crate::bench::*;
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{Control, DriveControl, ExportControl, GroupControl, MemberControl, VolumeControl};
 
 use crate::bench::*;
 

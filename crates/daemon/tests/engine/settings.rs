@@ -1,7 +1,7 @@
 //! Settings are stored on the drives.
 
 use api::*;
-use daemon::http::Control;
+use daemon::http::GroupControl;
 
 use crate::bench::*;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{ExportControl, MemberControl, VolumeControl};
 use nvme::host::{Blocks, admin, io};
 use nvme::{Nqn, Status};
 

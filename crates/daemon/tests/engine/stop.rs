@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::*;
-use daemon::http::Control;
+use daemon::http::{ExportControl, VolumeControl};
 use nvme::host::{Blocks, io};
 use nvme::{Nqn, Status};
 

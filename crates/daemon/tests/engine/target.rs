@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use api::*;
 use daemon::Engine;
-use daemon::http::Control;
+use daemon::http::{ExportControl, GroupControl, VolumeControl};
 
 use crate::bench::*;
 use crate::client;
@@ -100,7 +100,7 @@ impl Stopped {
 /// An engine that looks for remote drives, as the daemon's does.
 pub async fn head(bench: &Bench) -> Arc<Engine> {
     let engine = bench.engine().await;
-    engine.start_looking_for_remotes();
+    engine.start_reconnecting();
     engine
 }
 

@@ -3,7 +3,7 @@
 use crate::common::Volume;
 use crate::common::nvme::{Controller, MIB, Target, only, subsystem, wish};
 use nvme::DISCOVERY_NQN;
-use nvme::host::{AsyncEvent, DiscoveryLog, Found, Wish};
+use nvme::host::{AsyncEvent, DiscoveredSubsystem, DiscoveryLog, Wish};
 use nvme::target::Event;
 use nvme::tcp::Digests;
 
@@ -32,7 +32,7 @@ impl Watcher {
         let (generation, entries) = self.controller.admin.lead(DiscoveryLog::new()).unwrap();
         assert!(generation > self.generation, "{generation} after {}", self.generation);
         self.generation = generation;
-        entries.iter().any(|entry| Found::of(entry).unwrap().subsystem == subsystem())
+        entries.iter().any(|entry| DiscoveredSubsystem::of(entry).unwrap().subsystem == subsystem())
     }
 
     /// Waits for the event of a change, then reads the log. Returns whether the subsystem is in it.

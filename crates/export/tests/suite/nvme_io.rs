@@ -6,7 +6,7 @@ use crate::common::eventually;
 use crate::common::nvme::{BLOCK, BOTH, Controller, MIB, Queue, Target, pattern, subsystem, wish};
 use drive::BlockError;
 use export::{Hosts, Kind};
-use nvme::host::{Blocks, DiscoveryLog, Found, Shutdown, Wish, admin, io};
+use nvme::host::{Blocks, DiscoveredSubsystem, DiscoveryLog, Shutdown, Wish, admin, io};
 use nvme::tcp::Digests;
 use nvme::{Command, DISCOVERY_NQN, Sgl, Status, nvm};
 
@@ -40,7 +40,7 @@ fn a_host_learns_what_it_has_connected_to() {
     let discovery = Wish { subsystem: DISCOVERY_NQN.parse().unwrap(), queues: 0, ..wish(1) };
     let mut controller = Controller::with(target.address, discovery, Digests::default()).unwrap();
     let (_, entries) = controller.admin.lead(DiscoveryLog::new()).unwrap();
-    let found = entries.iter().map(|entry| Found::of(entry).unwrap());
+    let found = entries.iter().map(|entry| DiscoveredSubsystem::of(entry).unwrap());
     let named = found.into_iter().find(|found| found.subsystem == subsystem()).expect("the subsystem is in the log");
     assert_eq!((named.address.as_str(), named.port), ("127.0.0.1", target.address.port().to_string()));
 }

@@ -8,7 +8,7 @@ use crate::common::nvme::{BLOCK, Controller, MIB, Queue, Target, only, subsystem
 use crate::common::{PATIENCE, Volume, eventually};
 use drive::{Block, BlockError, Buf, BufMut, Extent, WriteZeroes};
 use export::{ExportState, Hosts, Ram};
-use nvme::host::{Blocks, DiscoveryLog, Found, HostError, Wish, admin, io};
+use nvme::host::{Blocks, DiscoveredSubsystem, DiscoveryLog, HostError, Wish, admin, io};
 use nvme::target::Event;
 use nvme::tcp::Digests;
 use nvme::{DISCOVERY_NQN, Status};
@@ -54,7 +54,7 @@ fn hosts_see_and_use_only_the_namespaces_that_they_may() {
         let discovery = Wish { subsystem: DISCOVERY_NQN.parse().unwrap(), queues: 0, ..wish(number) };
         let mut controller = Controller::with(target.address, discovery, Digests::default()).unwrap();
         let (_, entries) = controller.admin.lead(DiscoveryLog::new()).unwrap();
-        entries.iter().any(|entry| Found::of(entry).unwrap().subsystem == subsystem())
+        entries.iter().any(|entry| DiscoveredSubsystem::of(entry).unwrap().subsystem == subsystem())
     };
     assert!(listed(1) && !listed(3));
 }
@@ -282,7 +282,7 @@ fn a_host_that_watches_hears_of_referrals_and_reads_them_with_a_new_generation()
     let mut controller = Controller::with(target.address, discovery, Digests::default()).unwrap();
     let read = |controller: &mut Controller| {
         let (generation, entries) = controller.admin.lead(DiscoveryLog::new()).unwrap();
-        let found = entries.iter().map(|entry| Found::of(entry).unwrap()).filter(|found| found.kind == 1);
+        let found = entries.iter().map(|entry| DiscoveredSubsystem::of(entry).unwrap()).filter(|found| found.kind == 1);
         let referrals = found.map(|found| (found.subsystem.to_string(), format!("{} {}", found.address, found.port)));
         (generation, referrals.collect::<Vec<_>>())
     };

@@ -12,7 +12,9 @@ use crate::common::nvme::{BLOCK, BOTH, Controller, MIB, Queue, Target, host, onl
 use crate::common::{PATIENCE, Volume, eventually, has};
 use export::{ExportState, HostSecret, Hosts};
 use nvme::auth::{DhGroup, Hash, Secret};
-use nvme::host::{Blocks, DiscoveryLog, Found, HostError, Setup, Wish, connect_admin, connect_io, connected, io};
+use nvme::host::{
+    Blocks, DiscoveredSubsystem, DiscoveryLog, HostError, Setup, Wish, connect_admin, connect_io, connected, io,
+};
 use nvme::tcp::Digests;
 use nvme::tls::TlsKey;
 use nvme::{DISCOVERY_NQN, Nqn, Status};
@@ -268,7 +270,7 @@ fn the_discovery_log_says_to_each_host_what_it_has_to_do() {
         queue.lead(Setup::new(asks)).unwrap();
         let (_, entries) = queue.lead(DiscoveryLog::new()).unwrap();
         let told = entries.iter().map(|entry| {
-            let found = Found::of(entry).unwrap();
+            let found = DiscoveredSubsystem::of(entry).unwrap();
             (found.kind, found.needs_secure_channel, entry.tsas[0])
         });
         told.collect()

@@ -2,8 +2,8 @@
 
 use nvme::fabrics_data::{DiscoveryEntry, DiscoveryHead};
 use nvme::host::{
-    AccessStates, DISCOVERY_ENTRIES_MAX, Dialogue, DiscoveryLog, Found, HostError, Next, Setup, Shutdown, Survey, Wish,
-    access_log_bytes,
+    AccessStates, DISCOVERY_ENTRIES_MAX, Dialogue, DiscoveredSubsystem, DiscoveryLog, HostError, Next, Setup, Shutdown,
+    Survey, Wish, access_log_bytes,
 };
 use nvme::identify::{IdentifyController, IdentifyNamespace};
 use nvme::target::Host;
@@ -194,7 +194,7 @@ fn run(input: &[u8]) {
         2 => {
             if let Some(Ok((_, entries))) = carry_on(&mut DiscoveryLog::new(), &mut script) {
                 assert!(entries.len() as u64 <= DISCOVERY_ENTRIES_MAX);
-                for found in entries.iter().filter_map(|entry| Found::of(entry).ok()) {
+                for found in entries.iter().filter_map(|entry| DiscoveredSubsystem::of(entry).ok()) {
                     assert!(found.address.len() <= 256 && found.port.len() <= 32);
                 }
             }

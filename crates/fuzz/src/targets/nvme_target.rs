@@ -10,7 +10,9 @@ use nvme::target::{
     copied, ranges,
 };
 use nvme::tcp::{Digests, Limits, Receiver, Step, To};
-use nvme::{Access, Command, Completion, DISCOVERY_NQN, Direction, FABRICS, Fuse, Nqn, Place, Status, admin, fabrics};
+use nvme::{
+    Access, Command, Completion, DISCOVERY_NQN, DataPlace, Direction, FABRICS, Fuse, Nqn, Status, admin, fabrics,
+};
 use zerocopy::FromZeros;
 
 use crate::rng::Rng;
@@ -226,7 +228,7 @@ impl Connection {
         }
         let len = command.dptr.length.get();
         match (command.direction(), command.dptr.place()) {
-            (Direction::ToController, Some(Place::Transport)) if (1..=TRANSFER_BYTES_MAX).contains(&len) => {
+            (Direction::ToController, Some(DataPlace::Transport)) if (1..=TRANSFER_BYTES_MAX).contains(&len) => {
                 self.ask(command);
             }
             _ => self.execute(&command, &[], true),

@@ -23,7 +23,7 @@ const ENTRY_BYTES: u64 = size_of::<DiscoveryEntry>() as u64;
 
 /// An entry as text and numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct DiscoveredSubsystem {
     /// TRTYPE: 3 is TCP.
     pub transport: u8,
     /// SUBTYPE: 1 a referral, 2 an NVM subsystem, 3 the discovery subsystem itself.
@@ -40,15 +40,15 @@ pub struct Found {
     pub needs_secure_channel: bool,
 }
 
-impl Found {
+impl DiscoveredSubsystem {
     /// Reads an entry.
     ///
     /// # Errors
     /// [`HostError::Malformed`]: it has no valid name of a subsystem.
-    pub fn of(entry: &DiscoveryEntry) -> Result<Found, HostError> {
+    pub fn of(entry: &DiscoveryEntry) -> Result<DiscoveredSubsystem, HostError> {
         let subsystem = Nqn::from_field(&entry.subnqn)
             .map_err(|_| HostError::Malformed("an entry of the discovery log has no name of a subsystem"))?;
-        Ok(Found {
+        Ok(DiscoveredSubsystem {
             transport: entry.trtype,
             kind: entry.subtype,
             subsystem,

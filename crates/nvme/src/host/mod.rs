@@ -18,7 +18,7 @@ mod setup;
 mod shutdown;
 
 pub use access::{AccessStates, access_log, access_log_bytes};
-pub use discovery::{DISCOVERY_ENTRIES_MAX, DiscoveryLog, Found};
+pub use discovery::{DISCOVERY_ENTRIES_MAX, DiscoveredSubsystem, DiscoveryLog};
 pub use event::AsyncEvent;
 pub use io::Blocks;
 pub use namespace::{NamespaceInfo, Survey, Surveyed};

@@ -3,8 +3,8 @@
 use crate::common::view::{HOST, SUBSYSTEM, host, subsystem};
 use nvme::fabrics_data::{DiscoveryEntry, DiscoveryHead};
 use nvme::host::{
-    AsyncEvent, Blocks, ControllerInfo, DISCOVERY_ENTRIES_MAX, Dialogue, DiscoveryLog, Found, HostError, NamespaceInfo,
-    Next, Setup, Shutdown, Survey, Surveyed, Wish, io,
+    AsyncEvent, Blocks, ControllerInfo, DISCOVERY_ENTRIES_MAX, Dialogue, DiscoveredSubsystem, DiscoveryLog, HostError,
+    NamespaceInfo, Next, Setup, Shutdown, Survey, Surveyed, Wish, io,
 };
 use nvme::identify::{IdentifyController, IdentifyNamespace};
 use nvme::target::Event;
@@ -267,7 +267,7 @@ fn a_discovery_log_of_lies_is_refused() {
     assert!(matches!(head(|head| head.recfmt = 1.into()), Err(HostError::Unsupported(_))));
     let short = HostError::Short { command: "Get Log Page", len: 16 };
     assert_eq!(DiscoveryLog::new().answer(&success(0), &[0; 16]), Err(short));
-    assert!(matches!(Found::of(&DiscoveryEntry::new_zeroed()), Err(HostError::Malformed(_))));
+    assert!(matches!(DiscoveredSubsystem::of(&DiscoveryEntry::new_zeroed()), Err(HostError::Malformed(_))));
     // Entries that cannot be read, of a log that did not change.
     let mut log = DiscoveryLog::new();
     let mut one = DiscoveryHead::new_zeroed();

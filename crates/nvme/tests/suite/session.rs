@@ -8,8 +8,8 @@ use crate::common::pair::{Pair, Rng};
 use crate::common::view::{Memory, entry, host, subsystem};
 use crate::common::{LIMITS, stream::noise};
 use nvme::host::{
-    AsyncEvent, Dialogue, DiscoveryLog, Established, Found, HostError, Next, Setup, Shutdown, Survey, Surveyed, Wish,
-    admin, connect_io, connected, io,
+    AsyncEvent, Dialogue, DiscoveredSubsystem, DiscoveryLog, Established, HostError, Next, Setup, Shutdown, Survey,
+    Surveyed, Wish, admin, connect_io, connected, io,
 };
 use nvme::target::{Event, Kind};
 use nvme::tcp::{Digests, HostLimits, Limits, Transfer};
@@ -193,8 +193,8 @@ fn the_discovery_log_is_read_in_pieces() {
         let (generation, entries) = pair.drive(&mut DiscoveryLog::new()).expect("a log");
         assert_eq!((generation, entries.len()), (7, usize::from(count)));
         for (port_id, entry) in (0..count).zip(&entries) {
-            let found = Found::of(entry).expect("an entry");
-            let expected = Found {
+            let found = DiscoveredSubsystem::of(entry).expect("an entry");
+            let expected = DiscoveredSubsystem {
                 transport: 3,
                 kind: 2,
                 subsystem: subsystem(),

@@ -149,7 +149,7 @@ struct Faults {
     left: AtomicI64,
 }
 
-struct Inner {
+struct OpenDriveState {
     info: DriveInfo,
     kind: DriveKind,
     back: Back,
@@ -159,7 +159,7 @@ struct Inner {
     counters: Mutex<Vec<(ThreadId, Arc<Counters>)>>,
 }
 
-impl Drop for Inner {
+impl Drop for OpenDriveState {
     fn drop(&mut self) {
         if let Back::Memory(memory) = &self.back {
             memory.close();
@@ -171,12 +171,12 @@ impl Drop for Inner {
 /// with the last clone and the last attached [`Drive`](crate::Drive).
 #[derive(Clone)]
 pub struct OpenDrive {
-    inner: Arc<Inner>,
+    inner: Arc<OpenDriveState>,
 }
 
 impl fmt::Debug for OpenDrive {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { info, kind, read_only, .. } = &*self.inner;
+        let OpenDriveState { info, kind, read_only, .. } = &*self.inner;
         let shown = &mut formatter.debug_struct("OpenDrive");
         shown.field("info", info).field("kind", kind).field("read_only", read_only).finish_non_exhaustive()
     }
@@ -267,7 +267,8 @@ impl OpenDrive {
 
     fn new(info: DriveInfo, kind: DriveKind, back: Back, access: Access) -> OpenDrive {
         let read_only = access == Access::Read;
-        let inner = Inner { info, kind, back, read_only, faults: Faults::default(), counters: Mutex::default() };
+        let inner =
+            OpenDriveState { info, kind, back, read_only, faults: Faults::default(), counters: Mutex::default() };
         OpenDrive { inner: Arc::new(inner) }
     }
 

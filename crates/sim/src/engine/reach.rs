@@ -1,5 +1,5 @@
 //! Members on targets: how they leave a group and come back. The rules are those of the daemon
-//! (`engine/drives/away.rs`).
+//! (`engine/drives/reconnect.rs`).
 
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ impl Group {
     pub async fn take_out_lost(&self) {
         for (&place, namespaces) in &self.attached {
             let id = DriveId(place as u16);
-            if let Some((member, MemberState::InSync | MemberState::Rebuilding)) = self.place_of(id)
+            if let Some((member, state)) = self.place_of(id)
+                && state.takes_writes()
                 && namespaces.iter().any(Namespace::is_lost)
             {
                 // If it is needed, it stays.
@@ -65,7 +66,7 @@ impl Group {
     /// If the member did not leave, or the group does not take the drive.
     pub async fn bring_back(&mut self, member: usize, drive: &SimDrive, rng: &mut Rng) -> bool {
         let state = self.state(member);
-        let has_left = matches!(state, MemberState::Faulty | MemberState::Missing);
+        let has_left = !state.takes_writes();
         assert!(has_left, "only what has left can return: member {member} is {state:?}");
         let is_it = |place: &usize| self.drives[*place].index() == drive.index();
         let places: Vec<usize> = self.attached.keys().copied().filter(is_it).collect();
@@ -93,7 +94,7 @@ impl Group {
 
     /// Waits until the drive of a member is unreachable for too long and has left the group.
     pub async fn until_lost(&self, member: usize) {
-        while matches!(self.state(member), MemberState::InSync | MemberState::Rebuilding) {
+        while self.state(member).takes_writes() {
             self.take_out_lost().await;
             self.env.sleep(LOOK_EVERY).await;
         }

@@ -12,7 +12,7 @@ use ::drive::{BufMut, Env, Input, Segments, race};
 use initiator::{Reader, Writer};
 use nvme::target::{Admission, Answer, Controller, Effect, Refused};
 use nvme::tcp::{Digests, Limits, Receiver, Step, To, Writer as Pdus};
-use nvme::{Command, Completion, Direction, FABRICS, Place, Status, fabrics};
+use nvme::{Command, Completion, DataPlace, Direction, FABRICS, Status, fabrics};
 
 use super::command::Arrived;
 use super::{Association, TargetState};
@@ -203,7 +203,7 @@ impl Queue {
         let wanted = if command.direction() == Direction::ToController { command.dptr.length.get() } else { 0 };
         if data_bytes > 0 {
             self.capsule = Some((command, Vec::new()));
-        } else if wanted > 0 && command.dptr.place() == Some(Place::Transport) {
+        } else if wanted > 0 && command.dptr.place() == Some(DataPlace::Transport) {
             let (tag, request) = self.machine.ask(command.cid.get(), wanted).expect("a queue has no more commands");
             self.asked.insert(tag, (command, Vec::new()));
             self.outbox.put(&[&request]);

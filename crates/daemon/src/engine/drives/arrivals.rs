@@ -29,7 +29,7 @@ impl Engine {
     ///
     /// # Errors
     /// If the list of known drives cannot be read.
-    pub fn look_at_arrivals(self: &Arc<Self>) -> std::io::Result<()> {
+    pub fn place_arrivals(self: &Arc<Self>) -> std::io::Result<()> {
         let remembered = self.memory.load_drives()?;
         let (mut stayed, mut came) = (BTreeMap::new(), Vec::new());
         for present in identity::present() {
@@ -47,7 +47,7 @@ impl Engine {
         for present in came {
             tracing::info!(drive = present.path, "came while no daemon ran");
             let engine = self.clone();
-            tokio::spawn(async move { engine.drive_came(&present).await });
+            tokio::spawn(async move { engine.drive_added(&present).await });
         }
         Ok(())
     }

@@ -5,13 +5,13 @@ use format::Superblock;
 use runtime::ShardHandle;
 
 use crate::engine::drives;
-use crate::engine::drives::{Consent, GLANCE_WITHIN, Opener, Taken, identity, silent, unassigned};
-use crate::engine::memory::{Place, Remembered};
+use crate::engine::drives::{Consent, Opener, READ_WITHIN, Taken, identity, silent, unassigned};
+use crate::engine::memory::{DrivePlace, Remembered};
 use crate::http::{Answer, ControlError};
 
 /// The current paths of a remembered drive. Several paths only if several drives report the same
 /// identity.
-fn paths_of(place: &Place, present: &[(identity::Present, Option<String>)]) -> Vec<String> {
+fn paths_of(place: &DrivePlace, present: &[(identity::Present, Option<String>)]) -> Vec<String> {
     let Some(wanted) = place.identity.as_ref().filter(|_| !place.is_remote()) else { return vec![place.drive.clone()] };
     if identity::of_path(&place.drive).as_ref() == Some(wanted) {
         return vec![place.drive.clone()];
@@ -59,13 +59,13 @@ pub(crate) struct Opened {
     /// The drives that were opened.
     pub taken: Vec<Taken>,
     /// Drives of other machines that could not be opened.
-    pub away: Vec<Place>,
+    pub disconnected: Vec<DrivePlace>,
 }
 
 impl Opened {
     /// The drives that could not be opened, by their remembered text.
     pub fn missing(&self, remembered: &Remembered) -> Vec<String> {
-        let is_there = |place: &&Place| {
+        let is_there = |place: &&DrivePlace| {
             let is_it = |taken: &Taken| {
                 taken.text == place.drive || (place.identity.is_some() && taken.identity == place.identity)
             };
@@ -84,41 +84,41 @@ pub(crate) async fn open_all(
     remembered: &Remembered,
     consent: Consent,
 ) -> Opened {
-    let mut opened = Opened { taken: Vec::new(), away: Vec::new() };
+    let mut opened = Opened { taken: Vec::new(), disconnected: Vec::new() };
     let (far, near): (Vec<String>, Vec<String>) =
         locate(remembered).into_iter().partition(|path| path.starts_with(api::NVME_TCP));
     // In sequence, the timeouts of drives that do not answer would add up.
-    let glances = join_all(near.iter().map(|path| superblock_at(path.clone()))).await;
-    for (path, superblock) in near.into_iter().zip(glances) {
+    let superblocks = join_all(near.iter().map(|path| superblock_at(path.clone()))).await;
+    for (path, superblock) in near.into_iter().zip(superblocks) {
         match superblock {
             Ok(Some(superblock)) if superblock.array.to_string() != remembered.uuid => {
-                tell_other(remembered, &path, &superblock.name);
+                log_other_group(remembered, &path, &superblock.name);
                 continue;
             }
             // Opening it would wait for it as well.
             Err(silent) => {
-                tell_missing(remembered, &path, &silent);
+                log_missing(remembered, &path, &silent);
                 continue;
             }
             Ok(_) => {}
         }
-        match drives::open_let_go(opener, &path, consent).await {
+        match drives::open_when_released(opener, &path, consent).await {
             Ok(drive) => opened.taken.push(drive),
-            Err(error) => tell_missing(remembered, &path, &error),
+            Err(error) => log_missing(remembered, &path, &error),
         }
     }
     // In sequence, the timeouts of drives that do not answer would add up.
     let far: Vec<_> = far.into_iter().map(|text| open_far(shard, opener, text)).collect();
-    let places: Vec<Place> = remembered.drives.iter().filter(|place| place.is_remote()).cloned().collect();
+    let places: Vec<DrivePlace> = remembered.drives.iter().filter(|place| place.is_remote()).cloned().collect();
     for (place, found) in places.into_iter().zip(join_all(far).await) {
         match found {
             Ok((drive, Some(superblock))) if superblock.array.to_string() != remembered.uuid => {
-                tell_other(remembered, &drive.name, &superblock.name);
+                log_other_group(remembered, &drive.name, &superblock.name);
             }
             Ok((drive, _)) => opened.taken.push(drive),
             Err(error) => {
-                tell_missing(remembered, &place.drive, &error);
-                opened.away.push(place);
+                log_missing(remembered, &place.drive, &error);
+                opened.disconnected.push(place);
             }
         }
     }
@@ -127,26 +127,26 @@ pub(crate) async fn open_all(
 
 /// The superblock of a drive of this machine, if it can be read.
 async fn superblock_at(path: String) -> Answer<Option<Superblock>> {
-    let glance = tokio::task::spawn_blocking(move || unassigned::glance(&path).map(|glance| glance.superblock));
-    match tokio::time::timeout(GLANCE_WITHIN, glance).await {
+    let reading = tokio::task::spawn_blocking(move || unassigned::read_content(&path).map(|seen| seen.superblock));
+    match tokio::time::timeout(READ_WITHIN, reading).await {
         // Opening the drive reports why it cannot be read.
-        Ok(glance) => Ok(glance.ok().and_then(Result::ok).and_then(Result::ok)),
+        Ok(read) => Ok(read.ok().and_then(Result::ok).and_then(Result::ok)),
         Err(_) => Err(silent()),
     }
 }
 
 async fn open_far(shard: &ShardHandle, opener: &Opener, text: String) -> Answer<(Taken, Option<Superblock>)> {
-    let drive = drives::open_let_go(opener, &text, Consent::default()).await?;
+    let drive = drives::open_when_released(opener, &text, Consent::default()).await?;
     let superblock = drives::superblock_of(shard, &drive).await?;
     Ok((drive, superblock))
 }
 
-fn tell_other(remembered: &Remembered, drive: &str, other: &str) {
+fn log_other_group(remembered: &Remembered, drive: &str, other: &str) {
     let group = &remembered.name;
     tracing::warn!(group, drive, other, "another group's drive is where one of this group was");
 }
 
-fn tell_missing(remembered: &Remembered, drive: &str, error: &ControlError) {
+fn log_missing(remembered: &Remembered, drive: &str, error: &ControlError) {
     tracing::warn!(group = remembered.name, drive, %error, "drive not opened");
 }
 
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_drive_is_looked_for_by_what_it_is_then_where_it_was() {
         let there = [present("/dev/b", "eui.1"), present("/dev/c", "eui.2"), present("/dev/d", "eui.2")];
-        let place = |identity: Option<&str>| Place { drive: "/dev/a".into(), identity: identity.map(Into::into) };
+        let place = |identity: Option<&str>| DrivePlace { drive: "/dev/a".into(), identity: identity.map(Into::into) };
         assert_eq!(paths_of(&place(Some("eui.1")), &there), ["/dev/b"]);
         assert_eq!(paths_of(&place(Some("eui.2")), &there), ["/dev/c", "/dev/d"], "what is on them tells");
         assert_eq!(paths_of(&place(Some("eui.3")), &there), ["/dev/a"]);

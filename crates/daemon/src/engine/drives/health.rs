@@ -124,7 +124,7 @@ async fn answer(device: Option<(u32, u32)>) -> (Who, Option<DriveHealth>) {
 pub(crate) struct Healths(Mutex<BTreeMap<(u32, u32), DriveHealth>>);
 
 impl Healths {
-    fn of(&self, device: (u32, u32)) -> Option<DriveHealth> {
+    pub(super) fn of(&self, device: (u32, u32)) -> Option<DriveHealth> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned()
     }
 
@@ -184,18 +184,8 @@ impl Engine {
         warnings.collect()
     }
 
-    /// The last health reports of drives of groups, by drive name. Does not ask the drives.
-    pub(crate) fn look_at_healths(&self) -> BTreeMap<String, DriveHealth> {
-        let mut healths = BTreeMap::new();
-        for group in self.all() {
-            let said = |drive: &GroupDrive| Some((drive.name.clone(), self.healths.of(drive.open.device_number()?)?));
-            healths.extend(group.drives().iter().flatten().filter_map(said));
-        }
-        healths
-    }
-
     /// All known details of one drive.
-    pub(crate) async fn look_at_drive(&self, name: &str) -> Answer<DriveDetails> {
+    pub(crate) async fn query_drive(&self, name: &str) -> Answer<DriveDetails> {
         let device = std::fs::canonicalize(name)
             .ok()
             .and_then(|real| identity::look(real.strip_prefix("/dev").ok()?.to_str()?).map(|present| present.device));
@@ -285,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_is_told_once() {
+    fn a_warning_is_logged_once() {
         let healths = Healths::default();
         let well = log(|_| {});
         let hot = || DriveHealth { warnings: vec!["hot".to_owned()], ..well.clone() };

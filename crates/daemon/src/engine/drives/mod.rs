@@ -1,13 +1,14 @@
 //! Opens drives of every kind, and refuses those that hold data.
 
 pub(crate) mod arrivals;
-pub(crate) mod away;
 pub(crate) mod find;
 pub(crate) mod health;
 pub(crate) mod hotplug;
 pub(crate) mod identity;
-pub(crate) mod look;
+pub(crate) mod query;
+pub(crate) mod reconnect;
 pub(crate) mod remote;
+mod take;
 pub(crate) mod uevent;
 pub(crate) mod unassigned;
 
@@ -27,7 +28,7 @@ use crate::engine::group::group_drive::GroupDrive;
 use crate::http::{Answer, ControlError};
 
 /// How long the first look at a drive may take: as long as a request of a running group.
-pub(crate) const GLANCE_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const READ_WITHIN: Duration = Duration::from_secs(30);
 
 /// How drives are opened.
 pub(crate) struct Opener {
@@ -38,10 +39,10 @@ pub(crate) struct Opener {
 }
 
 /// How long a group's start waits for each drive that is in use.
-const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+const RELEASED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often a drive that is in use is tried again.
-const LET_GO_LOOK: Duration = Duration::from_millis(20);
+const RELEASED_RETRY: Duration = Duration::from_millis(20);
 
 /// A drive that was opened for a request. Files that the request made are removed again unless the
 /// drive is kept.
@@ -196,9 +197,9 @@ fn cannot_create(path: &Path, error: &std::io::Error) -> ControlError {
     ControlError::new(code_of(error), format!("cannot create {}: {error}", path.display()))
 }
 
-/// The error for a drive that has not answered within [`GLANCE_WITHIN`].
+/// The error for a drive that has not answered within [`READ_WITHIN`].
 pub(crate) fn silent() -> ControlError {
-    let seconds = GLANCE_WITHIN.as_secs();
+    let seconds = READ_WITHIN.as_secs();
     ControlError::new(ErrorCode::Io, format!("the drive has not answered for {seconds} s"))
 }
 
@@ -206,7 +207,7 @@ pub(crate) fn silent() -> ControlError {
 /// reset or it hangs.
 async fn open_passthrough(spec: runtime::DriveSpec) -> Answer<OpenDrive> {
     let opening = tokio::task::spawn_blocking(move || OpenDrive::open_passthrough(&spec));
-    match tokio::time::timeout(GLANCE_WITHIN, opening).await {
+    match tokio::time::timeout(READ_WITHIN, opening).await {
         Ok(opened) => opened.map_err(|_| stopping())?.map_err(|error| refusal(&error)),
         Err(_) => Err(silent()),
     }
@@ -226,32 +227,32 @@ pub(crate) fn open_read_only(text: &str) -> Answer<Taken> {
 /// Opens a drive of a group that is started again, and waits while it is in use. The kernel
 /// releases the drives of a killed daemon only when all their requests are done, which may be after
 /// the next daemon started.
-pub(crate) async fn open_let_go(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
+pub(crate) async fn open_when_released(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
     let began = Instant::now();
     loop {
         let opened = open(opener, text, consent).await;
-        if !is_let_go_soon(&opened, began) {
+        if !is_released_soon(&opened, began) {
             return opened;
         }
-        tokio::time::sleep(LET_GO_LOOK).await;
+        tokio::time::sleep(RELEASED_RETRY).await;
     }
 }
 
-/// The same as [`open_let_go`], for reading only.
-pub(crate) async fn open_read_only_let_go(text: &str) -> Answer<Taken> {
+/// The same as [`open_when_released`], for reading only.
+pub(crate) async fn open_read_only_when_released(text: &str) -> Answer<Taken> {
     let began = Instant::now();
     loop {
         let opened = open_read_only(text);
-        if !is_let_go_soon(&opened, began) {
+        if !is_released_soon(&opened, began) {
             return opened;
         }
-        tokio::time::sleep(LET_GO_LOOK).await;
+        tokio::time::sleep(RELEASED_RETRY).await;
     }
 }
 
-fn is_let_go_soon(opened: &Answer<Taken>, began: Instant) -> bool {
+fn is_released_soon(opened: &Answer<Taken>, began: Instant) -> bool {
     let is_in_use = opened.as_ref().is_err_and(|error| error.code == ErrorCode::DriveInUse);
-    is_in_use && began.elapsed() < LET_GO_WITHIN
+    is_in_use && began.elapsed() < RELEASED_WITHIN
 }
 
 /// Reads what a drive holds. Must be called on a shard.

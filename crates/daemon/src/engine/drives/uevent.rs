@@ -6,13 +6,13 @@
 /// The change of a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// It came.
+    /// The device was added.
     Add,
-    /// It went.
+    /// The device was removed.
     Remove,
 }
 
-/// An event of a block device that came or went.
+/// An event of a block device that was added or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Uevent {
     pub action: Action,

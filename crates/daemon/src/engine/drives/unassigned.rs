@@ -21,7 +21,7 @@ const RETURNS_WITHIN: Duration = Duration::from_secs(3600);
 
 /// The content of a drive, as far as its two ends show.
 #[derive(Debug)]
-pub(crate) struct Glance {
+pub(crate) struct DriveContent {
     pub size_bytes: u64,
     pub superblock: Result<Superblock, SuperblockError>,
     pub foreign: Vec<Foreign>,
@@ -30,7 +30,7 @@ pub(crate) struct Glance {
 }
 
 /// Reads both ends of a drive. Does not claim it: another program can mount it meanwhile.
-pub(crate) fn glance(path: &str) -> io::Result<Glance> {
+pub(crate) fn read_content(path: &str) -> io::Result<DriveContent> {
     let mut file = File::open(path)?;
     let size_bytes = file.seek(SeekFrom::End(0))?;
     let [_, tail_at] = superblock_offsets(size_bytes)
@@ -43,7 +43,7 @@ pub(crate) fn glance(path: &str) -> io::Result<Glance> {
     };
     let (head, tail) = (read(0, span)?, read(size_bytes - span, span)?);
     let last = read(tail_at, BLOCK as u64)?;
-    Ok(Glance {
+    Ok(DriveContent {
         size_bytes,
         superblock: newest(&head[..BLOCK], &last).map(|copies| copies.superblock),
         foreign: foreign::inspect(&head, &tail, size_bytes),
@@ -53,7 +53,7 @@ pub(crate) fn glance(path: &str) -> io::Result<Glance> {
 
 /// The state of a drive that no group has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum DriveFinding {
     /// It can be used: both ends are empty.
     Empty,
     /// The reason why it is not used.
@@ -67,15 +67,15 @@ pub(crate) struct Unassigned {
     pub path: String,
     pub size_bytes: Option<u64>,
     pub sector_bytes: Option<u32>,
-    pub found: Found,
+    pub found: DriveFinding,
 }
 
 impl Unassigned {
     /// The drive's state as text.
     pub fn note(&self) -> String {
         match &self.found {
-            Found::Empty => "new and empty".to_owned(),
-            Found::Unused(why) => why.clone(),
+            DriveFinding::Empty => "new and empty".to_owned(),
+            DriveFinding::Unused(why) => why.clone(),
         }
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn offers(group: &Group, status: &GroupStatus, unassigned_drives: &[U
         return Vec::new();
     }
     let fits = |unassigned: &&Unassigned| {
-        unassigned.found == Found::Empty
+        unassigned.found == DriveFinding::Empty
             && unassigned.size_bytes.is_some_and(|size| size >= status.superblock.layout.member_bytes)
             && unassigned.sector_bytes.is_some_and(|sector| u64::from(sector) <= group.shared.geometry.sector_bytes)
     };
@@ -164,23 +164,23 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_tells_empty_from_foreign_and_too_small() {
-        let path = std::env::temp_dir().join(format!("purlin-glance-{}", std::process::id()));
+    fn the_content_of_a_drive_is_empty_foreign_or_too_small() {
+        let path = std::env::temp_dir().join(format!("purlin-content-{}", std::process::id()));
         let name = path.to_str().unwrap();
         let mut bytes = vec![0u8; 3 << 20];
         std::fs::write(&path, &bytes).unwrap();
-        let seen = glance(name).unwrap();
+        let seen = read_content(name).unwrap();
         assert!(seen.empty && seen.foreign.is_empty() && seen.superblock == Err(SuperblockError::NotPurlin));
         *bytes.last_mut().unwrap() = 1;
         std::fs::write(&path, &bytes).unwrap();
-        assert!(!glance(name).unwrap().empty, "unknown, so maybe of use to somebody");
+        assert!(!read_content(name).unwrap().empty, "unknown, so possibly in use");
         bytes[1080] = 0x53;
         bytes[1081] = 0xef;
         std::fs::write(&path, &bytes).unwrap();
-        assert!(!glance(name).unwrap().empty);
+        assert!(!read_content(name).unwrap().empty);
         std::fs::write(&path, [0; 8191]).unwrap();
-        assert_eq!(glance(name).unwrap_err().to_string(), "it has 8191 bytes only");
+        assert_eq!(read_content(name).unwrap_err().to_string(), "it has 8191 bytes only");
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(glance(name).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(read_content(name).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -11,7 +11,7 @@ use crate::engine::exports::running_export::RunningExport;
 use crate::engine::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
-/// The state as hosts are told it.
+/// The state as hosts are notified of it.
 pub(crate) fn of(record: AnaRecord) -> Access {
     match record {
         AnaRecord::Optimized => Access::Optimized,
@@ -81,8 +81,8 @@ impl Engine {
         }
         // Record the state before any host acts on it, so that it outlives a restart.
         let stored = record.clone();
-        let catalogue = self
-            .change_catalogue(&group, |catalogue| {
+        let catalogue = group
+            .change_catalogue(|catalogue| {
                 let known = catalogue.exports.iter_mut().find(|export| export.id == stored.id);
                 known.into_iter().for_each(|export| *export = stored.clone());
             })

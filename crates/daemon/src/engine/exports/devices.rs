@@ -40,7 +40,7 @@ pub(crate) enum DeviceEnd {
     Goes,
 }
 
-/// The properties of a device, as the kernel is told them. Sizes are in bytes.
+/// The properties of a device, as the kernel gets them. Sizes are in bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Backing {
     /// The owner of the export. Together with the export's number it makes the device's identity.

@@ -4,13 +4,11 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use api::{
-    Changed, ErrorCode, Export, LIMIT_BURST_MS_DEFAULT, LimitUpdate, Volume, VolumeName, format_bytes, format_duration,
-};
+use api::{ErrorCode, LIMIT_BURST_MS_DEFAULT, LimitUpdate, format_bytes, format_duration};
 use export::{Limit, Limiter, Waits};
-use format::{Catalogue, ExportKind, LimitOf, LimitRecord};
+use format::{Catalogue, LimitOf, LimitRecord};
 
-use crate::engine::{Engine, Group, view};
+use crate::engine::Group;
 use crate::http::{Answer, ControlError};
 
 /// The requests that a host commonly has in flight on one queue.
@@ -77,15 +75,15 @@ fn warnings(limit: Option<Limit>) -> Vec<String> {
 }
 
 /// A requested change of one limit.
-struct Change {
-    steps: Vec<String>,
-    warnings: Vec<String>,
-    after: Option<Limit>,
+pub(crate) struct LimitChange {
+    pub steps: Vec<String>,
+    pub warnings: Vec<String>,
+    pub after: Option<Limit>,
 }
 
-impl Change {
+impl LimitChange {
     /// `what` is the volume or host, as in "limit ... to".
-    fn of(catalogue: &Catalogue, of: &LimitOf, update: &LimitUpdate, what: &str) -> Answer<Change> {
+    pub fn of(catalogue: &Catalogue, of: &LimitOf, update: &LimitUpdate, what: &str) -> Answer<LimitChange> {
         let before = catalogue.limits.iter().find(|record| record.of == *of).map(limit);
         let after = updated(before, update);
         if before.is_none() && after.is_none() {
@@ -97,11 +95,11 @@ impl Change {
             None => format!("limit {what} no longer"),
         };
         let steps = if before == after { Vec::new() } else { vec![step] };
-        Ok(Change { steps, warnings: warnings(after), after })
+        Ok(LimitChange { steps, warnings: warnings(after), after })
     }
 
     /// Records the limit in the catalogue.
-    fn record(&self, of: LimitOf, catalogue: &mut Catalogue) {
+    pub fn record(&self, of: LimitOf, catalogue: &mut Catalogue) {
         catalogue.limits.retain(|record| record.of != of);
         let record = |Limit { iops, bytes_per_s, burst_ms }| LimitRecord { of, iops, bytes_per_s, burst_ms };
         catalogue.limits.extend(self.after.map(record));
@@ -137,52 +135,6 @@ pub(crate) fn of_hosts(catalogue: &Catalogue, id: u64) -> Vec<(String, Limit)> {
         _ => None,
     };
     catalogue.limits.iter().filter_map(of_export).collect()
-}
-
-impl Engine {
-    /// Changes the limit of a volume.
-    pub(crate) async fn limit_volume(&self, name: &VolumeName, update: LimitUpdate) -> Answer<Changed<Volume>> {
-        let _one = self.changes.lock().await;
-        let (group, record) = self.find_volume(name).await?;
-        let of = LimitOf::Volume(record.id);
-        let change = Change::of(&group.catalogue().await?, &of, &update, &format!("the volume \"{name}\""))?;
-        if update.dry_run {
-            return Ok(Changed::planned(change.steps).with_warnings(change.warnings));
-        }
-        if !change.steps.is_empty() {
-            self.change_catalogue(&group, |catalogue| change.record(of, catalogue)).await?;
-            group.limiter(record.id).set(change.after);
-            tracing::info!(volume = %name, limit = ?change.after, "limited");
-        }
-        let volume = self.look_at_volume(&group, &record).await?;
-        Ok(Changed::done(change.steps, volume).with_warnings(change.warnings))
-    }
-
-    /// Changes the limit of a host at an export.
-    pub(crate) async fn limit_host(&self, id: &str, host: &str, update: LimitUpdate) -> Answer<Changed<Export>> {
-        let refuse = |message: String| Err(ControlError::new(ErrorCode::Invalid, message));
-        let _one = self.changes.lock().await;
-        let (group, running) = self.find_export(id)?;
-        let ExportKind::NvmeTcp { hosts, .. } = &running.record.kind else {
-            return refuse(format!("the export {id:?} is not one over NVMe/TCP: only those know hosts"));
-        };
-        if hosts.as_ref().is_some_and(|hosts| !hosts.iter().any(|known| known == host)) {
-            return refuse(format!("{host} may not use the export {id:?}: let it with `purlin host allow` first"));
-        }
-        let of = LimitOf::Host { export: running.record.id, host: host.to_owned() };
-        let before = group.catalogue().await?;
-        let change = Change::of(&before, &of, &update, &format!("what {host} does with the export {id}"))?;
-        if update.dry_run {
-            return Ok(Changed::planned(change.steps).with_warnings(change.warnings));
-        }
-        if !change.steps.is_empty() {
-            self.change_catalogue(&group, |catalogue| change.record(of, catalogue)).await?;
-            running.state.limit_host(host, change.after);
-            tracing::info!(export = id, host, limit = ?change.after, "limited");
-        }
-        let export = view::export(&group, &group.catalogue().await?, &running);
-        Ok(Changed::done(change.steps, export).with_warnings(change.warnings))
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ pub(crate) mod devices;
 pub(crate) mod limits;
 pub(crate) mod namespaces;
 pub(crate) mod offer;
+mod requests;
 pub(crate) mod retry;
 pub(crate) mod running_export;
 
@@ -44,7 +45,7 @@ const QUEUES_MAX: usize = 4096;
 const SOCKET_MODE: u32 = 0o600;
 
 /// An address where clients connect. All exports at one address share its listener.
-struct Place {
+struct ServedAddress {
     serves: Serves,
     /// The names under which its sockets are handed over: one for each address of the host.
     sockets: Vec<String>,
@@ -52,14 +53,14 @@ struct Place {
     ended: oneshot::Receiver<()>,
 }
 
-/// The protocol of a place, and what is offered there.
+/// The protocol of an address, and what is offered there.
 enum Serves {
     Nbd { offers: Offers, tls: Option<TlsFiles> },
     NvmeTcp(Portal<Served>),
 }
 
 impl Serves {
-    /// The name under which the place's first socket is handed over.
+    /// The name under which the address's first socket is handed over.
     fn socket_name(&self, address: &str) -> String {
         match self {
             Serves::Nbd { .. } => format!("nbd-{address}"),
@@ -71,7 +72,7 @@ impl Serves {
 /// All listeners.
 pub(crate) struct Listeners {
     shards: Vec<ShardHandle>,
-    places: Mutex<BTreeMap<String, Place>>,
+    addresses: Mutex<BTreeMap<String, ServedAddress>>,
     /// Other discovery services that the discovery log of every portal lists.
     referrals: Mutex<BTreeSet<SocketAddr>>,
     handover: Arc<Handover>,
@@ -84,15 +85,15 @@ pub(crate) struct Listeners {
 
 impl Listeners {
     pub fn new(shards: Vec<ShardHandle>, handover: Arc<Handover>, names: Arc<Names>, budget: Arc<Budget>) -> Listeners {
-        let (places, referrals, announcer) = Default::default();
-        Listeners { shards, places, referrals, handover, names, announcer, budget }
+        let (addresses, referrals, announcer) = Default::default();
+        Listeners { shards, addresses, referrals, handover, names, announcer, budget }
     }
 
     /// The connected NVMe hosts by name, with the sums over all addresses.
     pub fn connected_hosts(&self) -> BTreeMap<String, HostConnections> {
         let mut all: BTreeMap<String, HostConnections> = BTreeMap::new();
-        for place in self.places().values() {
-            let Serves::NvmeTcp(portal) = &place.serves else { continue };
+        for served in self.addresses().values() {
+            let Serves::NvmeTcp(portal) = &served.serves else { continue };
             for (host, here) in portal.connected() {
                 let sum = all.entry(host).or_default();
                 sum.controllers += here.controllers;
@@ -115,14 +116,14 @@ impl Listeners {
         }
     }
 
-    fn places(&self) -> MutexGuard<'_, BTreeMap<String, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn addresses(&self) -> MutexGuard<'_, BTreeMap<String, ServedAddress>> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Offers a volume at `address`. NBD clients ask for `name`.
     pub async fn offer(&self, name: &str, address: &str, tls: &Option<TlsFiles>, offer: Offer) -> Answer<()> {
-        if let Some(place) = self.places().get(address) {
-            let Serves::Nbd { offers, tls: known } = &place.serves else { return Err(other_protocol(address)) };
+        if let Some(served) = self.addresses().get(address) {
+            let Serves::Nbd { offers, tls: known } = &served.serves else { return Err(other_protocol(address)) };
             if known != tls {
                 return Err(ControlError::new(
                     ErrorCode::Invalid,
@@ -152,8 +153,8 @@ impl Listeners {
         nsid: u32,
         offer: NamespaceOffer<Served>,
     ) -> Answer<()> {
-        if let Some(place) = self.places().get(address) {
-            let Serves::NvmeTcp(portal) = &place.serves else { return Err(other_protocol(address)) };
+        if let Some(served) = self.addresses().get(address) {
+            let Serves::NvmeTcp(portal) = &served.serves else { return Err(other_protocol(address)) };
             portal.add(subsystem, nsid, offer);
             return Ok(());
         }
@@ -175,7 +176,7 @@ impl Listeners {
 
     /// Whether this daemon offers a subsystem.
     pub fn serves(&self, subsystem: &Nqn) -> bool {
-        self.places().values().any(|place| match &place.serves {
+        self.addresses().values().any(|served| match &served.serves {
             Serves::NvmeTcp(portal) => !portal.nsids(subsystem).is_empty(),
             Serves::Nbd { .. } => false,
         })
@@ -189,8 +190,8 @@ impl Listeners {
     /// Refers hosts to these discovery services, at every address.
     pub fn refer(&self, referrals: BTreeSet<SocketAddr>) {
         *self.referrals.lock().unwrap_or_else(PoisonError::into_inner) = referrals.clone();
-        for place in self.places().values() {
-            if let Serves::NvmeTcp(portal) = &place.serves {
+        for served in self.addresses().values() {
+            if let Serves::NvmeTcp(portal) = &served.serves {
                 portal.refer(referrals.clone());
             }
         }
@@ -198,7 +199,7 @@ impl Listeners {
 
     /// Ends what [`Listeners::offer_namespace`] began, and waits until no host uses the namespace.
     pub async fn withdraw_namespace(&self, address: &str, subsystem: &Nqn, nsid: u32, state: &ExportState) {
-        let portal = match self.places().get(address).map(|place| &place.serves) {
+        let portal = match self.addresses().get(address).map(|served| &served.serves) {
             Some(Serves::NvmeTcp(portal)) => Some(portal.clone()),
             _ => None,
         };
@@ -214,36 +215,36 @@ impl Listeners {
 
     /// Sets the hosts that may use a namespace.
     pub fn allow_hosts(&self, address: &str, subsystem: &Nqn, nsid: u32, hosts: Hosts) {
-        if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {
+        if let Some(Serves::NvmeTcp(portal)) = self.addresses().get(address).map(|served| &served.serves) {
             portal.allow(subsystem, nsid, hosts);
         }
     }
 
-    /// Tells hosts that the ANA state of a namespace changed. Its export has the new state.
+    /// Notifies hosts that the ANA state of a namespace changed. Its export has the new state.
     pub fn access_changed(&self, address: &str, subsystem: &Nqn, nsid: u32) {
-        if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {
+        if let Some(Serves::NvmeTcp(portal)) = self.addresses().get(address).map(|served| &served.serves) {
             portal.access_changed(subsystem, nsid);
         }
     }
 
-    /// Tells hosts that a namespace has another size.
+    /// Notifies hosts that a namespace has another size.
     pub fn namespace_resized(&self, address: &str, subsystem: &Nqn, nsid: u32) {
-        if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {
+        if let Some(Serves::NvmeTcp(portal)) = self.addresses().get(address).map(|served| &served.serves) {
             portal.resized(subsystem, nsid);
         }
     }
 
     /// Stops accepting clients, and leaves new ones to the process that takes over the sockets.
     /// Exports are withdrawn afterwards as usual. Until then, clients that are already accepted are
-    /// told that the exports end, not that they are unknown.
-    pub async fn let_go(&self) {
-        let places = std::mem::take(&mut *self.places());
-        for (address, place) in places {
+    /// notified that the exports end, not that they are unknown.
+    pub async fn release(&self) {
+        let addresses = std::mem::take(&mut *self.addresses());
+        for (address, served) in addresses {
             let left = address.clone();
             // A shard that has stopped accepts no clients, nor does a server that has ended.
-            let _ = self.home(&address).call(move || async move { shard::let_go_listener(&left) }).await;
-            let _ = place.ended.await;
-            match place.serves {
+            let _ = self.home(&address).call(move || async move { shard::release_listener(&left) }).await;
+            let _ = served.ended.await;
+            match served.serves {
                 Serves::Nbd { offers, .. } => offers.hand_over(),
                 Serves::NvmeTcp(portal) => portal.close(),
             }
@@ -252,11 +253,11 @@ impl Listeners {
 
     /// Closes the connections of all NVMe hosts and accepts no more, if no other process takes over
     /// the sockets. Hosts reconnect until the daemon is back and repeat unanswered commands. If
-    /// they were told that a namespace is gone, they would report errors to the application.
+    /// they were notified that a namespace is gone, they would report errors to the application.
     pub async fn leave_hosts(&self) {
         let portals: Vec<_> = {
-            let places = self.places();
-            let portals = places.iter().filter_map(|(address, place)| match &place.serves {
+            let addresses = self.addresses();
+            let portals = addresses.iter().filter_map(|(address, served)| match &served.serves {
                 Serves::NvmeTcp(portal) => Some((address.clone(), portal.clone())),
                 Serves::Nbd { .. } => None,
             });
@@ -272,7 +273,7 @@ impl Listeners {
     pub async fn withdraw(&self, address: &str, state: &ExportState) {
         state.stop();
         let empty = {
-            match self.places().get(address).map(|place| &place.serves) {
+            match self.addresses().get(address).map(|served| &served.serves) {
                 Some(Serves::Nbd { offers, .. }) => {
                     offers.remove(state.name());
                     offers.is_empty()
@@ -288,11 +289,11 @@ impl Listeners {
 
     /// Stops listening at an address.
     async fn close(&self, address: &str) {
-        let Some(place) = self.places().remove(address) else { return };
+        let Some(served) = self.addresses().remove(address) else { return };
         if let Some(announcer) = self.announcer.get() {
             announcer.withdraw(address);
         }
-        place.sockets.iter().for_each(|socket| self.handover.forget(socket));
+        served.sockets.iter().for_each(|socket| self.handover.forget(socket));
         let closed = address.to_owned();
         // A shard that has stopped has closed its listeners.
         let _ = self.home(address).call(move || async move { shard::close_listener(&closed) }).await;
@@ -338,7 +339,7 @@ impl Listeners {
         if let (Serves::NvmeTcp(_), ListenOn::Tcp(at), Some(announcer)) = (&serves, at, self.announcer.get()) {
             announcer.announce(address, at);
         }
-        self.places().insert(address.to_owned(), Place { serves, sockets, ended });
+        self.addresses().insert(address.to_owned(), ServedAddress { serves, sockets, ended });
         Ok(())
     }
 
@@ -408,7 +409,7 @@ fn listen_on(names: &Names, address: &str) -> Answer<Vec<ListenOn>> {
 }
 
 /// Logs whether an export is served, if that has changed. `failure`: why it is not served.
-pub(crate) fn tell(export: &str, before: Option<&str>, failure: Option<&str>) {
+pub(crate) fn log_served(export: &str, before: Option<&str>, failure: Option<&str>) {
     match (before, failure) {
         (Some(_), None) => tracing::info!(export, "export is served now"),
         (before, Some(failure)) if before != Some(failure) => {

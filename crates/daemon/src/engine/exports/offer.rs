@@ -1,14 +1,12 @@
-//! Creates and deletes exports.
+//! The records of new exports, and how the sentences of a request describe them.
 
 use std::sync::Arc;
 
-use api::{Changed, ErrorCode, Export, ExportCreate, ExportPlace, NbdAddress, UblkCreate, VolumeName};
-use format::{ExportKind, ExportRecord, LimitOf, TlsFiles, VolumeRecord};
+use api::{ErrorCode, ExportCreate, NbdAddress, UblkCreate, VolumeName};
+use format::{ExportKind, TlsFiles, VolumeRecord};
 
 use crate::engine::exports::devices;
-use crate::engine::exports::devices::DeviceEnd;
-use crate::engine::exports::running_export::{RunningExport, torn};
-use crate::engine::names::LOOK_UP_WITHIN;
+use crate::engine::exports::running_export::RunningExport;
 use crate::engine::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
@@ -37,57 +35,7 @@ pub(crate) fn refuse_used_devices<'a>(exports: impl Iterator<Item = &'a Arc<Runn
 }
 
 impl Engine {
-    pub(crate) async fn create_export(
-        &self,
-        request: ExportCreate,
-        volume: VolumeName,
-        place: ExportPlace,
-    ) -> Answer<Changed<Export>> {
-        if let ExportPlace::Nbd(address) | ExportPlace::NvmeTcp(address, _) = &place {
-            self.names.look_up_export(&address.to_string(), LOOK_UP_WITHIN).await?;
-        }
-        let _one = self.changes.lock().await;
-        if let Some(import) = self.import_of(&volume) {
-            return self.export_import(&*import?, request, &place).await;
-        }
-        let (group, record) = self.find_volume(&volume).await?;
-        let (kind, step) = match place {
-            ExportPlace::Nbd(address) => Self::nbd(&group, &record, &volume, &request, &address)?,
-            ExportPlace::Ublk(device) => self.device(&group, &record, &volume, request.read_only, device).await?,
-            ExportPlace::NvmeTcp(address, namespace) => {
-                Self::namespace(&group, &record, &volume, request.read_only, &address, namespace)?
-            }
-        };
-        let export = ExportRecord { id: group.catalogue().await?.next_id, volume: record.id, kind };
-        // Serve the export before recording it: a record that never worked would be useless.
-        let running = self.start_export(&group, export.clone()).await?;
-        if let Some(failure) = &running.failure {
-            let failure = failure.clone();
-            self.end_export(&group, &running, DeviceEnd::Goes).await?;
-            return Err(ControlError::new(ErrorCode::Invalid, failure));
-        }
-        let (address, exported) = (export.kind.address(), export.clone());
-        let stored = self
-            .change_catalogue(&group, |catalogue| {
-                catalogue.next_id += 1;
-                catalogue.exports.push(export);
-            })
-            .await;
-        let catalogue = match stored {
-            Ok(catalogue) => catalogue,
-            Err(error) => {
-                self.end_export(&group, &running, DeviceEnd::Goes).await?;
-                return Err(error);
-            }
-        };
-        self.note_namespace(&group, &exported, &record, true);
-        tracing::info!(volume = %volume, address, "exported");
-        let shown = view::export(&group, &catalogue, &running);
-        Ok(Changed::done(vec![step], shown)
-            .with_warnings(torn(&exported.kind, group.atomic_bytes()).into_iter().collect()))
-    }
-
-    fn nbd(
+    pub(super) fn nbd(
         group: &Group,
         record: &VolumeRecord,
         volume: &VolumeName,
@@ -110,7 +58,7 @@ impl Engine {
         Ok((ExportKind::Nbd { address, read_only: request.read_only, tls }, step))
     }
 
-    async fn device(
+    pub(super) async fn device(
         &self,
         group: &Group,
         record: &VolumeRecord,
@@ -183,34 +131,6 @@ impl Engine {
         self.all().iter().for_each(|group| all.extend(group.exports().values().cloned()));
         self.all_imports().iter().for_each(|import| all.extend(import.exports().values().cloned()));
         all
-    }
-
-    pub(crate) async fn delete_export(&self, id: &str) -> Answer<Changed<Export>> {
-        let _one = self.changes.lock().await;
-        if let Some(ended) = self.end_import_export(id).await? {
-            return Ok(ended);
-        }
-        let (group, running) = self.find_export(id)?;
-        // A device that cannot be removed keeps its record, so it ends first. Other exports end
-        // after their record is deleted.
-        let step = end_step(id, &running.record.kind);
-        if matches!(running.record.kind, ExportKind::Ublk { .. }) {
-            self.end_export(&group, &running, DeviceEnd::Goes).await?;
-        }
-        let own = running.record.id;
-        let catalogue = self.change_catalogue(&group, |catalogue| {
-            catalogue.exports.retain(|export| export.id != own);
-            catalogue.limits.retain(|limit| !matches!(limit.of, LimitOf::Host { export, .. } if export == own));
-        });
-        let catalogue = catalogue.await?;
-        if let Some(volume) = catalogue.volumes.iter().find(|volume| volume.id == running.record.volume) {
-            self.note_namespace(&group, &running.record, volume, false);
-        }
-        if !matches!(running.record.kind, ExportKind::Ublk { .. }) {
-            self.end_export(&group, &running, DeviceEnd::Goes).await?;
-        }
-        tracing::info!(export = id, "deleted");
-        Ok(Changed::gone(vec![step]))
     }
 
     pub(crate) fn find_export(&self, id: &str) -> Answer<(Arc<Group>, Arc<RunningExport>)> {

@@ -2,7 +2,7 @@
 //! or finds.
 
 use ::drive::join_all;
-use api::{Changed, ErrorCode, GroupAssemble, GroupStart};
+use api::{Changed, ErrorCode};
 use array::AssembleError;
 
 use crate::engine::drives::{Consent, Taken, find};
@@ -13,22 +13,15 @@ use crate::engine::{Engine, drives, group};
 use crate::http::{Answer, ControlError};
 
 impl Engine {
-    pub(crate) async fn assemble_group(&self, request: GroupAssemble) -> Answer<Changed<api::Group>> {
-        self.opener.remotes.try_all(&request.drives).await?;
-        let _one = self.changes.lock().await;
-        let (taken, warnings) = self.open_members(&request.drives, Consent::none(request.dry_run)).await?;
-        self.assemble_from(taken, warnings, request.name.as_deref(), request.dry_run).await
-    }
-
     /// Starts a group from opened drives. With `name`, the group is renamed to it.
-    async fn assemble_from(
+    pub(super) async fn assemble_from(
         &self,
         taken: Vec<Taken>,
         mut warnings: Vec<String>,
         name: Option<&str>,
         dry_run: bool,
     ) -> Answer<Changed<api::Group>> {
-        let found = group::look(&self.shards, &taken).await?;
+        let found = group::start::look(&self.shards, &taken).await?;
         let superblock = &found.assembly.superblock;
         warnings.extend(found.refused.iter().map(|(drive, refusal)| format!("{drive} is left out: {refusal}")));
         warnings.extend(found.assembly.missing().map(|place| format!("member {place} is missing")));
@@ -45,12 +38,12 @@ impl Engine {
         let late = group.left_out.iter().filter(|left_out| !was_refused.contains(&left_out.drive));
         warnings.extend(late.map(|LeftOut { drive, reason, .. }| format!("{drive} is left out: {reason}")));
         warnings.extend(self.remember());
-        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
+        Ok(Changed::done(steps, self.query_group(&group).await?).with_warnings(warnings))
     }
 
     /// Opens the drives that an operator named. A drive that cannot be opened and holds no group is
     /// left out with a warning, such as the system drive among all drives of a machine.
-    async fn open_members(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
+    pub(super) async fn open_members(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
         let (mut taken, mut unopened, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for text in texts {
             let error = match drives::open(&self.opener, text, consent).await {
@@ -84,25 +77,8 @@ impl Engine {
         Err(error)
     }
 
-    /// Starts a group by its name: a group that was stopped, could not be started, or is found on
-    /// drives.
-    pub(crate) async fn start_group_named(&self, name: &str, request: GroupStart) -> Answer<Changed<api::Group>> {
-        self.reach_stopped(name).await;
-        let _one = self.changes.lock().await;
-        if self.groups_named(name) {
-            let message = format!("the group {name:?} is started already");
-            return Err(ControlError::new(ErrorCode::WrongState, message));
-        }
-        let consent = Consent::none(request.dry_run);
-        let taken = match self.remembered_group(name) {
-            Some(remembered) => self.open_remembered(&remembered, consent).await?,
-            None => self.open_found(name, consent).await?,
-        };
-        self.assemble_from(taken, Vec::new(), None, request.dry_run).await
-    }
-
     /// The remembered drives of a group that does not run.
-    fn remembered_group(&self, name: &str) -> Option<Remembered> {
+    pub(super) fn remembered_group(&self, name: &str) -> Option<Remembered> {
         match self.not_started.named(name) {
             Some(group) => Some(group.remembered),
             None => self.stopped.named(name),
@@ -111,7 +87,7 @@ impl Engine {
 
     /// Tries to reach the group's drives on other machines. A drive whose machine does not answer
     /// counts as missing.
-    async fn reach_stopped(&self, name: &str) {
+    pub(super) async fn reach_stopped(&self, name: &str) {
         let places = self.remembered_group(name).map_or_else(Vec::new, |remembered| remembered.drives);
         let lookups: Vec<_> =
             places.iter().map(|place| self.opener.remotes.try_all(std::slice::from_ref(&place.drive))).collect();
@@ -121,7 +97,7 @@ impl Engine {
     }
 
     /// Opens the remembered drives of a group, including memory drives.
-    async fn open_remembered(&self, remembered: &Remembered, consent: Consent) -> Answer<Vec<Taken>> {
+    pub(super) async fn open_remembered(&self, remembered: &Remembered, consent: Consent) -> Answer<Vec<Taken>> {
         let mut taken = find::open_all(&self.shards[0], &self.opener, remembered, consent).await.taken;
         for place in remembered.drives.iter().filter(|place| place.is_memory()) {
             taken.push(drives::open(&self.opener, &place.drive, consent).await?);
@@ -136,7 +112,7 @@ impl Engine {
     }
 
     /// Opens the drives of the only group with this name on the block devices of this machine.
-    async fn open_found(&self, name: &str, consent: Consent) -> Answer<Vec<Taken>> {
+    pub(super) async fn open_found(&self, name: &str, consent: Consent) -> Answer<Vec<Taken>> {
         let scanned = self.scan_all().await;
         let named: Vec<_> = scanned.groups.into_iter().filter(|group| group.name == name).collect();
         let drives = match &named[..] {

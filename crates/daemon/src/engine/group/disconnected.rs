@@ -2,19 +2,19 @@
 
 use std::time::Instant;
 
-use crate::engine::memory::Place;
+use crate::engine::memory::DrivePlace;
 
 /// A drive of a group that could not be reached when the group looked for it.
 #[derive(Debug, Clone)]
-pub(crate) struct Away {
-    pub place: Place,
+pub(crate) struct DisconnectedDrive {
+    pub place: DrivePlace,
     pub(crate) not_before: Instant,
     /// The last reason that was logged.
-    pub(crate) told: String,
+    pub(crate) logged: String,
 }
 
-impl Away {
-    pub fn new(place: Place) -> Away {
-        Away { place, not_before: Instant::now(), told: String::new() }
+impl DisconnectedDrive {
+    pub fn new(place: DrivePlace) -> DisconnectedDrive {
+        DisconnectedDrive { place, not_before: Instant::now(), logged: String::new() }
     }
 }

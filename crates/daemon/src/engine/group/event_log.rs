@@ -2,38 +2,18 @@
 //! stay.
 //!
 //! A bad drive can fail thousands of operations per second. So a rate limiter writes one line for
-//! each drive and kind of event per [`EVERY`], with the count since the last line.
+//! each drive and kind of event in a while, with the count since the last line.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
 
-use array::{Cause, DriveId, Event};
+use array::{Cause, DriveId, Event, Failure, Flaw, MemberIndex};
+use drive::Env;
+use export::LogLimiter;
+use runtime::ShardEnv;
 
 use crate::engine::group::group_drive::GroupDrive;
-
-/// The minimum time between equal lines about a drive.
-const EVERY: Duration = Duration::from_secs(10);
-
-/// A rate limiter: when an event was last logged, and how often it happened since.
-#[derive(Debug, Default)]
-struct RateLimiter {
-    said: Option<Instant>,
-    count: u64,
-}
-
-impl RateLimiter {
-    /// Counts an event. `Some` if it is to be logged: the count since the last line.
-    fn happened(&mut self, now: Instant) -> Option<u64> {
-        self.count += 1;
-        if self.said.is_some_and(|said| now.duration_since(said) < EVERY) {
-            return None;
-        }
-        self.said = Some(now);
-        Some(std::mem::take(&mut self.count))
-    }
-}
 
 /// The kinds of events that repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,16 +29,18 @@ struct Log {
     /// Its current name.
     group: Arc<RwLock<String>>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
-    rate_limiters: RefCell<BTreeMap<(DriveId, Repeated), RateLimiter>>,
+    /// One limiter for each kind: a group has fewer drives than a limiter has lines, so each drive
+    /// has a line of its own.
+    limiters: RefCell<BTreeMap<Repeated, LogLimiter<DriveId>>>,
 }
 
-/// Makes the function that logs the events of a group's drives.
+/// Makes the function that logs the events of a group's drives. It is called on a shard.
 pub(crate) fn log_events(
     group: Arc<RwLock<String>>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
 ) -> Box<dyn Fn(Event) + Send> {
-    let log = Log { group, drives, rate_limiters: RefCell::default() };
-    Box::new(move |event| log.say(event))
+    let log = Log { group, drives, limiters: RefCell::default() };
+    Box::new(move |event| log.write(event))
 }
 
 impl Log {
@@ -70,116 +52,105 @@ impl Log {
 
     /// The count of an event, if it is to be logged now.
     fn times(&self, drive: DriveId, what: Repeated) -> Option<u64> {
-        self.rate_limiters.borrow_mut().entry((drive, what)).or_default().happened(Instant::now())
+        self.limiters.borrow_mut().entry(what).or_default().happened(drive, ShardEnv::current().now())
     }
 
-    fn say(&self, event: Event) {
-        let group = self.group.read().unwrap_or_else(PoisonError::into_inner).clone();
+    fn group(&self) -> String {
+        self.group.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn write(&self, event: Event) {
         match event {
-            Event::MemberFailed { member, drive, cause: cause @ Cause::Operator } => {
-                let drive = self.name(drive);
-                tracing::warn!(group, slot = member.0, drive, %cause, "member was taken out: the group goes on without it");
-            }
-            Event::MemberFailed { member, drive, cause } => {
-                let drive = self.name(drive);
-                tracing::error!(group, slot = member.0, drive, %cause, "member failed: the group goes on without it");
-            }
-            Event::MemberNeeded { member, drive, cause } => {
-                let Some(times) = self.times(drive, Repeated::Needed) else { return };
-                let (slot, drive) = (member.0, self.name(drive));
-                tracing::error!(group, slot, drive, %cause, times, "member fails, and the group cannot do without it");
-            }
+            Event::MemberFailed { member, drive, cause } => self.member_failed(member, drive, &cause),
+            Event::MemberNeeded { member, drive, cause } => self.member_needed(member, drive, &cause),
             Event::MemberSlow { member, drive } => {
-                tracing::warn!(
-                    group,
-                    slot = member.0,
-                    drive = self.name(drive),
-                    "member is far slower than the others"
-                );
+                let (group, slot, drive) = (self.group(), member.0, self.name(drive));
+                tracing::warn!(group, slot, drive, "member is far slower than the others");
             }
             Event::MemberRetired { member, drive } => {
-                tracing::error!(
-                    group,
-                    slot = member.0,
-                    drive = self.name(drive),
-                    "slow member is retired: a spare takes its place"
-                );
+                let (group, slot, drive) = (self.group(), member.0, self.name(drive));
+                tracing::error!(group, slot, drive, "slow member is retired: a spare takes its place");
             }
             Event::SpareFailed { drive, cause } => {
-                tracing::error!(group, drive = self.name(drive), %cause, "spare failed");
+                tracing::error!(group = self.group(), drive = self.name(drive), %cause, "spare failed");
             }
-            Event::Retried { member, drive, failure } => {
-                let Some(times) = self.times(drive, Repeated::Retried) else { return };
-                let (slot, drive) = (member.0, self.name(drive));
-                tracing::warn!(group, slot, drive, %failure, times, "operation failed, and is tried again");
-            }
-            Event::BytesFlawed { member, drive, offset, len, flaw } => {
-                let Some(times) = self.times(drive, Repeated::Flawed) else { return };
-                let (slot, drive) = (member.0, self.name(drive));
-                tracing::warn!(group, slot, drive, offset, len, %flaw, times, "bytes cannot be used as they are read");
-            }
-            Event::BytesHealed { member, drive, offset, len } => {
-                let Some(times) = self.times(drive, Repeated::Healed) else { return };
-                let (slot, drive) = (member.0, self.name(drive));
-                tracing::warn!(
-                    group,
-                    slot,
-                    drive,
-                    offset,
-                    len,
-                    times,
-                    "bytes were computed from the other members and written back"
-                );
-            }
-            Event::RebuildStarted { member, drive, dirty_bytes: None } => {
-                tracing::info!(group, slot = member.0, drive = self.name(drive), "rebuild started");
-            }
-            Event::RebuildStarted { member, drive, dirty_bytes: Some(dirty_bytes) } => {
-                let drive = self.name(drive);
-                tracing::info!(group, slot = member.0, drive, dirty_bytes, "back: gets what it missed");
-            }
+            Event::Retried { member, drive, failure } => self.retried(member, drive, &failure),
+            Event::BytesFlawed { member, drive, offset, len, flaw } => self.flawed(member, drive, offset, len, &flaw),
+            Event::BytesHealed { member, drive, offset, len } => self.healed(member, drive, offset, len),
+            Event::RebuildStarted { member, drive, dirty_bytes } => self.rebuild_started(member, drive, dirty_bytes),
             Event::RebuildFinished { member, drive } => {
-                tracing::info!(group, slot = member.0, drive = self.name(drive), "rebuild finished");
+                tracing::info!(group = self.group(), slot = member.0, drive = self.name(drive), "rebuild finished");
             }
             Event::RebuildStopped { member, reason } => {
-                tracing::error!(group, slot = member.0, reason, "rebuild stopped");
+                tracing::error!(group = self.group(), slot = member.0, reason, "rebuild stopped");
             }
             Event::ReplaceStarted { member, drive } => {
-                tracing::info!(
-                    group,
-                    slot = member.0,
-                    drive = self.name(drive),
-                    "member is being copied to another drive"
-                );
+                let (group, slot, drive) = (self.group(), member.0, self.name(drive));
+                tracing::info!(group, slot, drive, "member is being copied to another drive");
             }
             Event::Replaced { member, drive } => {
-                let (slot, drive) = (member.0, self.name(drive));
+                let (group, slot, drive) = (self.group(), member.0, self.name(drive));
                 tracing::info!(group, slot, drive, "member was replaced: the drive that was there can be taken out");
             }
             Event::ReplaceStopped { member, drive, reason } => {
-                let (slot, drive) = (member.0, self.name(drive));
+                let (group, slot, drive) = (self.group(), member.0, self.name(drive));
                 tracing::error!(group, slot, drive, reason, "member was not replaced");
             }
             Event::ScrubFinished { found: 0, repaired } => {
-                tracing::info!(group, repaired, "scrub finished: data and parity agree");
+                tracing::info!(group = self.group(), repaired, "scrub finished: data and parity agree");
             }
             Event::ScrubFinished { found, repaired } => {
-                tracing::warn!(group, found, repaired, "scrub finished: data and parity differed");
+                tracing::warn!(group = self.group(), found, repaired, "scrub finished: data and parity differed");
             }
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    fn member_failed(&self, member: MemberIndex, drive: DriveId, cause: &Cause) {
+        let (group, slot, drive) = (self.group(), member.0, self.name(drive));
+        if matches!(cause, Cause::Operator) {
+            tracing::warn!(group, slot, drive, %cause, "member was taken out: the group goes on without it");
+        } else {
+            tracing::error!(group, slot, drive, %cause, "member failed: the group goes on without it");
+        }
+    }
 
-    #[test]
-    fn a_frequent_event_of_a_drive_is_logged_at_a_limited_rate_with_its_count() {
-        let (mut rate_limiters, now) = (RateLimiter::default(), Instant::now());
-        assert_eq!(rate_limiters.happened(now), Some(1));
-        assert_eq!((rate_limiters.happened(now), rate_limiters.happened(now + EVERY / 2)), (None, None));
-        assert_eq!(rate_limiters.happened(now + EVERY), Some(3));
-        assert_eq!(rate_limiters.happened(now + EVERY), None);
+    fn member_needed(&self, member: MemberIndex, drive: DriveId, cause: &Cause) {
+        let Some(times) = self.times(drive, Repeated::Needed) else { return };
+        let (group, slot, drive) = (self.group(), member.0, self.name(drive));
+        tracing::error!(group, slot, drive, %cause, times, "member fails, and the group cannot do without it");
+    }
+
+    fn retried(&self, member: MemberIndex, drive: DriveId, failure: &Failure) {
+        let Some(times) = self.times(drive, Repeated::Retried) else { return };
+        let (group, slot, drive) = (self.group(), member.0, self.name(drive));
+        tracing::warn!(group, slot, drive, %failure, times, "operation failed, and is tried again");
+    }
+
+    fn flawed(&self, member: MemberIndex, drive: DriveId, offset: u64, len: u64, flaw: &Flaw) {
+        let Some(times) = self.times(drive, Repeated::Flawed) else { return };
+        let (group, slot, drive) = (self.group(), member.0, self.name(drive));
+        tracing::warn!(group, slot, drive, offset, len, %flaw, times, "bytes cannot be used as they are read");
+    }
+
+    fn healed(&self, member: MemberIndex, drive: DriveId, offset: u64, len: u64) {
+        let Some(times) = self.times(drive, Repeated::Healed) else { return };
+        let (group, slot, drive) = (self.group(), member.0, self.name(drive));
+        tracing::warn!(
+            group,
+            slot,
+            drive,
+            offset,
+            len,
+            times,
+            "bytes were computed from the other members and written back"
+        );
+    }
+
+    fn rebuild_started(&self, member: MemberIndex, drive: DriveId, dirty_bytes: Option<u64>) {
+        let (group, slot, drive) = (self.group(), member.0, self.name(drive));
+        match dirty_bytes {
+            None => tracing::info!(group, slot, drive, "rebuild started"),
+            Some(dirty_bytes) => tracing::info!(group, slot, drive, dirty_bytes, "back: gets what it missed"),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use runtime::{DriveKind, OpenDrive};
 
 use crate::engine::drives::identity;
-use crate::engine::memory::Place;
+use crate::engine::memory::DrivePlace;
 
 /// A drive that the group has open. Its [`DriveId`] is its index.
 #[derive(Clone)]
@@ -18,8 +18,8 @@ pub(crate) struct GroupDrive {
 
 impl GroupDrive {
     /// The place that is remembered for this drive.
-    pub fn place(&self) -> Place {
-        Place { drive: self.text.clone(), identity: self.identity.clone() }
+    pub fn place(&self) -> DrivePlace {
+        DrivePlace { drive: self.text.clone(), identity: self.identity.clone() }
     }
 
     /// Whether it is a drive of another machine.

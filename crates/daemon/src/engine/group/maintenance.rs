@@ -144,13 +144,13 @@ impl Engine {
             repaired: 0,
             unchecked: 0,
         };
-        self.change_catalogue(group, |catalogue| catalogue.scrub.current = Some(fresh)).await?;
+        group.change_catalogue(|catalogue| catalogue.scrub.current = Some(fresh)).await?;
         let started = group.lead(move |array| async move { array.start_scrub(mode) }).await?;
         if started {
             let mut state = group.maintenance.lock();
             (state.working, state.noted) = (true, Some(Instant::now()));
         } else {
-            self.change_catalogue(group, |catalogue| catalogue.scrub.current = None).await?;
+            group.change_catalogue(|catalogue| catalogue.scrub.current = None).await?;
         }
         Ok(started)
     }
@@ -166,7 +166,7 @@ impl Engine {
         if look.status.superblock.is_read_only() {
             return Ok(None);
         }
-        self.tell_findings(group, &look);
+        self.log_findings(group, &look);
         let now = self.clock.unix_s();
         if let Some(job) = look.scrub()
             && !schedule::is_open(job)
@@ -285,11 +285,12 @@ impl Engine {
         let progress = progress.map_err(|error| block_error(&group.name, &error))?;
         let held = group.maintenance.is_held();
         let now = self.clock.unix_s();
-        self.change_catalogue(group, |catalogue| {
-            let started = catalogue.scrub.current.as_ref().map_or(now, |known| known.started_unix_s);
-            catalogue.scrub.current = Some(point(&progress, started, held));
-        })
-        .await?;
+        group
+            .change_catalogue(|catalogue| {
+                let started = catalogue.scrub.current.as_ref().map_or(now, |known| known.started_unix_s);
+                catalogue.scrub.current = Some(point(&progress, started, held));
+            })
+            .await?;
         group.maintenance.lock().noted = Some(Instant::now());
         Ok(())
     }
@@ -323,15 +324,16 @@ impl Engine {
                 let flushed = group.lead(|array| async move { array.flush().await }).await?;
                 flushed.map_err(|error| block_error(&group.name, &error))?;
                 let last = Some(end_of(job, now));
-                self.change_catalogue(group, |catalogue| {
-                    catalogue.scrub = ScrubRecord { last, skipped_unix_s: None, current: None };
-                })
-                .await?;
+                group
+                    .change_catalogue(|catalogue| {
+                        catalogue.scrub = ScrubRecord { last, skipped_unix_s: None, current: None };
+                    })
+                    .await?;
             }
             JobState::Failed(reason) => {
                 tracing::error!(group = group.name, reason, "scrub failed");
                 group.maintenance.lock().not_before_unix_s = now.saturating_add(RETRY_AFTER_S);
-                self.change_catalogue(group, |catalogue| catalogue.scrub.current = None).await?;
+                group.change_catalogue(|catalogue| catalogue.scrub.current = None).await?;
             }
             JobState::Running | JobState::Paused | JobState::Stopped => self.note_stop(group).await?,
         }
@@ -343,24 +345,25 @@ impl Engine {
     /// Records that a scrub was stopped on request. The caller holds the lock for changes.
     pub(crate) async fn note_stop(&self, group: &Group) -> Answer<()> {
         let now = self.clock.unix_s();
-        self.change_catalogue(group, |catalogue| {
-            catalogue.scrub.current = None;
-            catalogue.scrub.skipped_unix_s = Some(now);
-        })
-        .await
-        .map(|_| ())
+        group
+            .change_catalogue(|catalogue| {
+                catalogue.scrub.current = None;
+                catalogue.scrub.skipped_unix_s = Some(now);
+            })
+            .await
+            .map(|_| ())
     }
 
     /// Logs the findings since the last look, each place once.
-    fn tell_findings(&self, group: &Group, look: &Look) {
+    fn log_findings(&self, group: &Group, look: &Look) {
         let Some(job) = look.scrub() else { return };
-        let told = {
+        let logged = {
             let mut state = group.maintenance.lock();
-            let known = if state.told.0 == job.id { state.told.1 } else { 0 };
-            state.told = (job.id, job.findings.len());
+            let known = if state.logged.0 == job.id { state.logged.1 } else { 0 };
+            state.logged = (job.id, job.findings.len());
             known
         };
-        for finding in job.findings.iter().skip(told) {
+        for finding in job.findings.iter().skip(logged) {
             let place = findings::place(group, &look.status, &look.catalogue, finding);
             tracing::warn!(
                 group = group.name,

@@ -12,7 +12,7 @@ pub(crate) struct State {
     /// The last job whose end is in the catalogue.
     pub(crate) recorded: u64,
     /// A job, and how many of its findings were logged.
-    pub(crate) told: (u64, usize),
+    pub(crate) logged: (u64, usize),
     /// When the place was recorded.
     pub(crate) noted: Option<Instant>,
     /// The maintenance paused the scrub for a rebuild.
@@ -34,7 +34,7 @@ impl Maintenance {
     }
 
     /// Ends the automatic pause: an operator took control. Returns whether there was one.
-    pub fn let_go(&self) -> bool {
+    pub fn end_hold(&self) -> bool {
         std::mem::take(&mut self.lock().held)
     }
 

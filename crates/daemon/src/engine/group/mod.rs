@@ -1,6 +1,7 @@
 //! A running group: its drives, and its objects on every shard.
 
 pub(crate) mod assembly;
+mod create;
 pub(crate) mod disconnected;
 pub(crate) mod event_log;
 pub(crate) mod findings;
@@ -8,18 +9,21 @@ pub(crate) mod group_drive;
 pub(crate) mod lost;
 pub(crate) mod maintenance;
 pub(crate) mod maintenance_state;
+mod members;
 pub(crate) mod not_started;
 pub(crate) mod owners;
 pub(crate) mod presence;
 pub(crate) mod presence_state;
 pub(crate) mod rename;
 pub(crate) mod replace;
+mod requests;
 pub(crate) mod sampler;
 pub(crate) mod scan;
 pub(crate) mod schedule;
 pub(crate) mod scrub;
 pub(crate) mod served;
 pub(crate) mod shard;
+pub(crate) mod start;
 pub(crate) mod stopped;
 pub(crate) mod volumes;
 pub(crate) mod wipe;
@@ -30,25 +34,21 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use api::ErrorCode;
-use array::{
-    Array, AssembleError, Assembly, DriveId, GroupStatus, JoinError, Refusal, Replayed, ShardPlace, Shared, assemble,
-    load, warm_words,
-};
+use array::{Array, AssembleError, DriveId, GroupStatus, JoinError, Refusal, Shared};
 use drive::{BlockError, Env};
 use export::{HostSecrets, Limiter, SharedNamespace};
-use format::{Catalogue, ExtentRecord, MemberState, SettingsRecord, Uuid};
-use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, warm_file};
+use format::{Catalogue, ExtentRecord, SettingsRecord, Uuid};
+use runtime::{ShardEnv, ShardHandle};
 
 use crate::engine::drives::Taken;
 use crate::engine::errors::stopping;
 use crate::engine::exports::running_export::{RunningExport, torn};
-use crate::engine::group::disconnected::Away;
+use crate::engine::group::disconnected::DisconnectedDrive;
 pub(crate) use crate::engine::group::group_drive::GroupDrive;
 use crate::engine::group::maintenance_state::Maintenance;
 use crate::engine::group::presence_state::Presence;
-use crate::engine::group::shard::{GroupKey, Mail, Post};
-use crate::engine::memory::Place;
-use crate::engine::nvme::{host_keys, host_tls_keys};
+use crate::engine::group::shard::GroupKey;
+use crate::engine::memory::DrivePlace;
 use crate::engine::settings;
 use crate::http::{Answer, ControlError};
 
@@ -82,12 +82,12 @@ pub(crate) struct GroupBody {
     pub shards: Vec<ShardHandle>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
     /// Drives of other machines that cannot be reached now.
-    away: Mutex<Vec<Away>>,
+    disconnected: Mutex<Vec<DisconnectedDrive>>,
     /// Drives that were left out at the start of the group because they could not be read or
     /// written.
     pub left_out: Vec<LeftOut>,
     /// The file of the warm-restart state, which outlives a killed daemon.
-    kept: PathBuf,
+    warm_path: PathBuf,
     exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
     /// The state that all namespaces of a volume share, by the volume's identity.
     pub namespaces: Mutex<BTreeMap<u64, Arc<SharedNamespace>>>,
@@ -104,131 +104,12 @@ pub(crate) struct GroupBody {
 /// A drive that could not be used when its group was started.
 pub(crate) struct LeftOut {
     pub drive: String,
-    pub place: Place,
+    pub place: DrivePlace,
     pub reason: Refusal,
-}
-
-/// The group that was found on some drives.
-pub(crate) struct Found {
-    pub assembly: Assembly,
-    pub refused: Vec<(String, Refusal)>,
-}
-
-/// Reads a group's state from drives, without starting anything.
-pub(crate) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<Found> {
-    let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
-    let assembly = shards[0].call(move || async move {
-        let env = ShardEnv::current();
-        let drives: Vec<_> = opens.iter().map(|open| env.attach(open)).collect();
-        assemble(&env, &drives).await
-    });
-    let assembly = assembly.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
-    let refused = assembly.refused.iter().map(|(index, refusal)| (taken[*index].name.clone(), refusal.clone()));
-    Ok(Found { refused: refused.collect(), assembly })
 }
 
 fn not_assemblable(error: AssembleError) -> ControlError {
     ControlError::new(ErrorCode::NotAssemblable, error.to_string())
-}
-
-/// Starts a group on all shards. Drives that are not part of it are closed. The file `kept`
-/// preserves its warm-restart state if the daemon is killed.
-pub(crate) async fn start(
-    shards: &[ShardHandle],
-    senders: &[MailboxSender<Mail>],
-    key: GroupKey,
-    taken: Vec<Taken>,
-    found: Found,
-    kept: PathBuf,
-) -> Answer<Arc<Group>> {
-    let Found { assembly, refused } = found;
-    let (name, uuid) = (assembly.superblock.name.clone(), assembly.superblock.array);
-    let tell_left_out = |drive: &str, reason: &Refusal| {
-        tracing::warn!(group = name, drive, %reason, "drive left out");
-    };
-    refused.iter().for_each(|(drive, refusal)| tell_left_out(drive, refusal));
-    let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
-    let in_group: Vec<usize> =
-        assembly.members.iter().copied().flatten().chain(assembly.spares.iter().copied()).collect();
-    let mut drives: Vec<_> = taken.into_iter().map(|taken| Some(taken.keep())).collect();
-    let mut left_out = Vec::new();
-    let mut leave_out = |drive: Option<GroupDrive>, reason: &Refusal| {
-        let Some(drive) = drive else { return };
-        if matches!(reason, Refusal::Drive(_)) {
-            left_out.push(LeftOut { place: drive.place(), drive: drive.name, reason: reason.clone() });
-        }
-    };
-    assembly.refused.iter().for_each(|(index, reason)| leave_out(drives[*index].take(), reason));
-    let is_part = |index: usize| in_group.contains(&index);
-    drives.iter_mut().enumerate().filter(|(index, _)| !is_part(*index)).for_each(|(_, drive)| *drive = None);
-    let drives = Arc::new(RwLock::new(drives));
-    let logged_name = Arc::new(RwLock::new(name.clone()));
-    let listener = event_log::log_events(logged_name.clone(), drives.clone());
-    let post = Post { key, senders: senders.to_vec() };
-    let shard_count = shards.len();
-    let leading = opens.clone();
-    let memory = warm_file(&kept, warm_words(&assembly.superblock));
-    if let Err(error) = &memory {
-        let file = kept.display();
-        tracing::warn!(group = name, %file, %error, "nothing is kept: a kill costs first writes that were not flushed");
-    }
-    let started = shards[0].call(move || async move {
-        let env = ShardEnv::current();
-        let drives: Vec<_> = leading.iter().map(|open| env.attach(open)).collect();
-        let loaded = load(&env, &assembly, &drives, memory.ok(), listener).await?;
-        let array = loaded.lead(env, drives, shard_count, post.peers());
-        shard::add_group(key, array);
-        Ok((loaded.shared.clone(), loaded.needs_resync, loaded.replayed, loaded.left_out))
-    });
-    let (shared, needs_resync, replayed, late) = started.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
-    for (index, refusal) in &late {
-        let drive = drives.write().unwrap_or_else(PoisonError::into_inner)[*index].take();
-        tell_left_out(drive.as_ref().map_or("unknown", |drive| &drive.name), refusal);
-        leave_out(drive, refusal);
-    }
-    // Drives of other machines are looked for.
-    let away =
-        left_out.iter().map(|drive| &drive.place).filter(|place| place.is_remote()).cloned().map(Away::new).collect();
-    for (index, handle) in shards.iter().enumerate().skip(1) {
-        let (shared, opens) = (shared.clone(), opens.clone());
-        let post = Post { key, senders: senders.to_vec() };
-        let follow = handle.call(move || async move {
-            let env = ShardEnv::current();
-            let drives = opens.iter().map(|open| env.attach(open)).collect();
-            let place = ShardPlace { shard: index, shards: shard_count };
-            shard::add_group(key, Array::follow(env, shared, drives, place, post.peers()));
-        });
-        follow.await.map_err(|_| stopping())?;
-    }
-    let body = Arc::new(GroupBody {
-        key,
-        uuid,
-        logged_name,
-        shared,
-        shards: shards.to_vec(),
-        drives,
-        away: Mutex::new(away),
-        left_out,
-        kept,
-        exports: RwLock::default(),
-        namespaces: Mutex::default(),
-        limiters: Mutex::default(),
-        secrets: HostSecrets::default(),
-        catalogue_turn: tokio::sync::Mutex::default(),
-        maintenance: Maintenance::default(),
-        presence: Mutex::default(),
-    });
-    let group = Arc::new(Group { name, body });
-    match group.begin(needs_resync, replayed).await {
-        Ok(()) => Ok(group),
-        Err(error) => {
-            // End as after a kill: the next attempt finds the same state as this one.
-            if let Err(error) = group.leave_shards(false).await {
-                tracing::error!(group = group.name, %error, "could not be let go of");
-            }
-            Err(error)
-        }
-    }
 }
 
 impl Group {
@@ -250,8 +131,8 @@ impl Group {
     }
 
     /// Drives of other machines that cannot be reached now, and are looked for.
-    pub fn away(&self) -> MutexGuard<'_, Vec<Away>> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn disconnected(&self) -> MutexGuard<'_, Vec<DisconnectedDrive>> {
+        self.disconnected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn exports(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Arc<RunningExport>>> {
@@ -277,7 +158,7 @@ impl Group {
 
     /// Logs which exports have blocks that a power cut may tear. Their block size stays, because
     /// clients rely on it.
-    pub fn tell_torn(&self) {
+    pub fn log_torn(&self) {
         let atomic_bytes = self.atomic_bytes();
         for running in self.exports().values() {
             if let Some(torn) = torn(&running.record.kind, atomic_bytes) {
@@ -413,9 +294,8 @@ impl Group {
         self.lead(release).await?.map_err(|error: BlockError| block_error(&self.name, &error))
     }
 
-    /// Opens a drive on all shards. It belongs to the group as soon as the leader is told to use
-    /// it.
-    pub async fn take_in(&self, taken: Taken) -> Answer<DriveId> {
+    /// Opens a drive on all shards. It belongs to the group as soon as the leader uses it.
+    pub async fn install_drive(&self, taken: Taken) -> Answer<DriveId> {
         let id = self.shared.new_drive();
         let drive = taken.keep();
         let (key, attached) = (self.key, drive.open.clone());
@@ -427,7 +307,7 @@ impl Group {
     }
 
     /// Removes a drive from all shards, which closes it.
-    pub async fn let_go(&self, id: DriveId) -> Answer<()> {
+    pub async fn release_drive(&self, id: DriveId) -> Answer<()> {
         let key = self.key;
         self.on_all(move || shard::uninstall_drive(key, id)).await?;
         if let Some(drive) = self.drives_mut().get_mut(usize::from(id.0)) {
@@ -436,63 +316,19 @@ impl Group {
         Ok(())
     }
 
-    /// Closes drives that were looked at and are not part of the group.
-    async fn let_go_of_strangers(&self) -> Answer<()> {
-        let strangers: Vec<usize> =
-            self.drives().iter().enumerate().filter(|(_, drive)| drive.is_none()).map(|(index, _)| index).collect();
-        for index in strangers {
-            self.let_go(DriveId(index as u16)).await?;
-        }
-        Ok(())
-    }
-
     /// Closes a drive of this name if it no longer belongs to the group, so that it can be used
     /// again.
-    pub async fn let_go_if_unused(&self, name: &str) -> Answer<()> {
+    pub async fn release_if_unused(&self, name: &str) -> Answer<()> {
         let Some(id) = self.drive_id(name) else { return Ok(()) };
         let status = self.status().await?;
-        let live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
-        let member = status.members.iter().any(|member| member.drive == Some(id) && live(member.state));
+        let member = status.members.iter().any(|member| member.drive == Some(id) && member.state.takes_writes());
         if member || status.spares.contains(&id) {
             return Err(ControlError::new(
                 ErrorCode::DriveInUse,
                 format!("{name} is part of the group {:?} already", self.name),
             ));
         }
-        self.let_go(id).await
-    }
-
-    /// Starts the group's work, after all shards have it.
-    async fn begin(&self, needs_resync: bool, replayed: Option<Replayed>) -> Answer<()> {
-        let (key, group) = (self.key, &self.name);
-        self.let_go_of_strangers().await?;
-        if let Some(Replayed { records, lost, contradictory, .. }) = replayed {
-            tracing::warn!(group, records, "was not stopped in order: its log was replayed");
-            if lost > 0 {
-                tracing::error!(group, bytes = lost, "blocks under way at the crash were on a drive that is gone");
-            }
-            if contradictory > 0 {
-                tracing::error!(
-                    group,
-                    records = contradictory,
-                    "parts of the log contradict each other and were not applied: scrub the group"
-                );
-            }
-        }
-        if needs_resync {
-            tracing::warn!(group, "was not stopped in order: its parity is being made to fit its data");
-        }
-        self.lead(move |array| async move { array.start(needs_resync).await })
-            .await?
-            .map_err(|error| not_assemblable(AssembleError::Block(error)))?;
-        let catalogue = self.catalogue().await?;
-        self.configure(&catalogue.settings).await?;
-        host_keys::load(&self.secrets, group, &catalogue.secrets);
-        host_tls_keys::load(&self.secrets, group, &catalogue.tls_keys);
-        for volume in catalogue.volumes {
-            self.await_all(move || shard::set_volume(key, volume.clone())).await?;
-        }
-        Ok(())
+        self.release_drive(id).await
     }
 
     /// Ends the group on all shards, the leader last, and closes its drives. If `in_order`, written
@@ -526,7 +362,7 @@ impl Group {
         match self.leave_shards(true).await? {
             None => {
                 // All data are on the drives. A file that remains has no effect.
-                let _ = std::fs::remove_file(&self.kept);
+                let _ = std::fs::remove_file(&self.warm_path);
                 Ok(())
             }
             Some(error) => Err(block_error(&self.name, &error)),

@@ -1,14 +1,14 @@
 //! Groups that the daemon knows and could not start. They are shown with the reason, and their
-//! names stay reserved. [`crate::engine::hotplug`] and [`crate::engine::away`] try them again. An
-//! operator can have them forgotten.
+//! names stay reserved. [`crate::engine::drives::hotplug`] and [`crate::engine::drives::reconnect`]
+//! try them again. An operator can have them forgotten.
 
 use std::sync::{PoisonError, RwLock};
 
-use api::{Changed, ErrorCode, GroupNotStarted};
+use api::{ErrorCode, GroupNotStarted};
 
 use crate::engine::Engine;
 use crate::engine::memory::Remembered;
-use crate::http::{Answer, ControlError};
+use crate::http::ControlError;
 
 /// A group that could not be started.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ impl AllNotStarted {
 }
 
 impl Engine {
-    pub(crate) fn look_at_not_started(&self) -> Vec<GroupNotStarted> {
+    pub(crate) fn query_not_started(&self) -> Vec<GroupNotStarted> {
         self.not_started.list().iter().map(NotStarted::view).collect()
     }
 
@@ -92,23 +92,5 @@ impl Engine {
         let GroupNotStarted { reason, next_step, .. } = self.not_started.named(name)?.view();
         let message = format!("the group {name:?} is not started: {reason}; {next_step}");
         Some(ControlError::new(ErrorCode::WrongState, message))
-    }
-
-    /// Gives up starting a group.
-    pub(crate) async fn forget_group(&self, name: &str, dry_run: bool) -> Answer<Changed<api::Group>> {
-        let _one = self.changes.lock().await;
-        let Some(group) = self.not_started.named(name) else {
-            self.find(name)?;
-            let message = format!("the group {name:?} is started: `purlin group stop {name}` stops it");
-            return Err(ControlError::new(ErrorCode::WrongState, message));
-        };
-        let steps = vec![format!("no longer try to start the group {name:?}; its drives stay as they are")];
-        if dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        self.not_started.forget(&group.remembered.uuid);
-        let warnings = self.remember();
-        tracing::info!(group = name, "forgotten: it could not be started");
-        Ok(Changed::gone(steps).with_warnings(warnings))
     }
 }

@@ -37,7 +37,7 @@ const FULL: f64 = 0.85;
 const LIGHT: f64 = 0.4;
 /// A core can take more work if it is idle for this share of the time.
 const FREE: f64 = 0.5;
-/// The writes between two looks from which their origin can be told.
+/// The writes between two looks from which their origin can be determined.
 const WRITES_MIN: u64 = 16;
 
 /// Consecutive bytes of a group with the same owner, so that large client requests go to one or two

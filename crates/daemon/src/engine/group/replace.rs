@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use api::{Changed, MemberReplace};
+use api::MemberReplace;
 use array::{Array, DriveId, JoinError, MemberIndex, MemberStatus};
 use format::MemberState;
 use runtime::ShardEnv;
@@ -14,7 +14,7 @@ use runtime::ShardEnv;
 use crate::engine::drives::{Consent, Taken};
 use crate::engine::errors::new_uuid;
 use crate::engine::group::join_error;
-use crate::engine::memory::{Memory, Place, Replacing};
+use crate::engine::memory::{DrivePlace, Memory, Replacing};
 use crate::engine::{Engine, Group, drives};
 use crate::http::Answer;
 
@@ -32,7 +32,7 @@ impl Replacements {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, memory: &Memory, change: impl FnOnce(&mut Vec<Replacing>)) {
+    pub(super) fn change(&self, memory: &Memory, change: impl FnOnce(&mut Vec<Replacing>)) {
         let mut all = self.lock();
         let before = all.clone();
         change(&mut all);
@@ -45,7 +45,7 @@ impl Replacements {
 }
 
 /// The drive that a member gets.
-enum New {
+pub(super) enum NewDrive {
     /// A drive that is no part of the group.
     Taken(Taken),
     /// One of the group's spares.
@@ -53,57 +53,17 @@ enum New {
 }
 
 impl Engine {
-    pub(crate) async fn replace_member(
-        &self,
-        name: &str,
-        slot: u32,
-        request: MemberReplace,
-    ) -> Answer<Changed<api::Group>> {
-        self.opener.remotes.try_all(std::slice::from_ref(&request.with)).await?;
-        let _one = self.changes.lock().await;
-        let group = self.find(name)?;
-        let member = self.member(&group, slot).await?;
-        if member.state == MemberState::Rebuilding {
-            return Err(join_error(name, &JoinError::Busy(member.member.0)));
-        }
-        let (new, with, mut steps) = self.new_drive(&group, &request).await?;
-        let old = member.drive.and_then(|id| group.drive(id));
-        steps.push(match (member.state, &old) {
-            (MemberState::InSync, Some(old)) => {
-                format!(
-                    "copy slot {slot} of the group {name:?} from {} to {with}, which takes its place then",
-                    old.name
-                )
-            }
-            _ => format!("put {with} in slot {slot} of the group {name:?} and rebuild onto it"),
-        });
-        if request.dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        tracing::info!(group = name, slot, drive = with, "an operator replaces a member");
-        let id = match new {
-            New::Taken(taken) => Self::put_in_place(&group, &member, taken).await?,
-            New::Spare(id) => {
-                Self::give_spare(&group, member.member, id).await?;
-                id
-            }
-        };
-        if let (MemberState::InSync, Some(new)) = (member.state, group.drive(id)) {
-            let (group, old, new) = (group.uuid.to_string(), old.map(|old| old.place()), new.place());
-            let replacing = Replacing { group, slot, old, new, begun: true };
-            self.replacements.change(&self.memory, |all| all.push(replacing));
-        }
-        self.remember();
-        Ok(Changed::done(steps, self.look_at_group(&group).await?))
-    }
-
     /// The drive that a request names, its name in sentences, and what is lost on it.
-    async fn new_drive(&self, group: &Group, request: &MemberReplace) -> Answer<(New, String, Vec<String>)> {
+    pub(super) async fn new_drive(
+        &self,
+        group: &Group,
+        request: &MemberReplace,
+    ) -> Answer<(NewDrive, String, Vec<String>)> {
         let name = drives::name_of(&request.with)?;
         if let Some(id) = group.drive_id(&name)
             && group.status().await?.free_spares().any(|&spare| spare == id)
         {
-            return Ok((New::Spare(id), format!("the spare {name}"), Vec::new()));
+            return Ok((NewDrive::Spare(id), format!("the spare {name}"), Vec::new()));
         }
         let consent = Consent {
             create_files_bytes: request.create_files_bytes,
@@ -112,13 +72,13 @@ impl Engine {
         };
         let (taken, steps) = self.take_one(group, &request.with, consent).await?;
         let name = taken.name.clone();
-        Ok((New::Taken(taken), name, steps))
+        Ok((NewDrive::Taken(taken), name, steps))
     }
 
     /// Puts a drive in the place of a member. If the member is lost, its old drive is closed. If it
     /// works, it is copied first.
     pub(crate) async fn put_in_place(group: &Group, member: &MemberStatus, taken: Taken) -> Answer<DriveId> {
-        let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
+        let (id, identity) = (group.install_drive(taken).await?, new_uuid()?);
         let (index, was_lost) = (member.member, member.state != MemberState::InSync);
         let replace = move |array: Array<ShardEnv>| async move {
             if was_lost && array.shared().slot(index).state == MemberState::InSync {
@@ -127,17 +87,17 @@ impl Engine {
             array.replace(index, id, identity).await
         };
         if let Err(error) = group.lead(replace).await? {
-            group.let_go(id).await?;
+            group.release_drive(id).await?;
             return Err(join_error(&group.name, &error));
         }
         if let Some(old) = member.drive.filter(|_| was_lost) {
-            group.let_go(old).await?;
+            group.release_drive(old).await?;
         }
-        group.tell_torn();
+        group.log_torn();
         Ok(id)
     }
 
-    async fn give_spare(group: &Group, member: MemberIndex, spare: DriveId) -> Answer<()> {
+    pub(super) async fn give_spare(group: &Group, member: MemberIndex, spare: DriveId) -> Answer<()> {
         let given = group.lead(move |array| async move { array.replace_with_spare(member, spare).await }).await?;
         given.map_err(|error| join_error(&group.name, &error))
     }
@@ -164,7 +124,7 @@ impl Engine {
     async fn look_after_replacement(&self, group: &Group, replacing: &Replacing) -> Answer<bool> {
         let _one = self.changes.lock().await;
         let status = group.status().await?;
-        let id = |place: &Place| {
+        let id = |place: &DrivePlace| {
             let drives = group.drives();
             let is_it = |drive: &Option<crate::engine::GroupDrive>| {
                 drive.as_ref().is_some_and(|drive| drive.place().is_same(place))
@@ -180,7 +140,7 @@ impl Engine {
         if member.drive == Some(new) {
             let is_used = |drive| status.members.iter().any(|member| member.drive == Some(drive));
             if let Some(old) = replacing.old.as_ref().and_then(id).filter(|&old| !is_used(old)) {
-                group.let_go(old).await?;
+                group.release_drive(old).await?;
             }
             self.remember();
             return Ok(false);

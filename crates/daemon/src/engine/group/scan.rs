@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 
 use ::drive::join_all;
-use api::{GroupScan, ScannedDrive, ScannedGroup, ScannedState};
+use api::{ScannedDrive, ScannedGroup, ScannedState};
 use array::{Assembly, judge};
-use format::{MemberState, Superblock, SuperblockError, Uuid};
+use format::{Superblock, SuperblockError, Uuid};
 
-use crate::engine::drives::unassigned::{Glance, glance};
-use crate::engine::drives::{Consent, GLANCE_WITHIN, find, identity, silent};
+use crate::engine::drives::unassigned::{DriveContent, read_content};
+use crate::engine::drives::{Consent, READ_WITHIN, find, identity, silent};
 use crate::engine::{Engine, drives, view};
-use crate::http::Answer;
 
 /// The contents of a drive.
 pub(crate) enum Seen {
@@ -29,14 +28,6 @@ struct Candidate {
 }
 
 impl Engine {
-    /// Lists the groups on the named drives, or on all drives.
-    pub(crate) async fn scan_drives(&self, request: GroupScan) -> Answer<api::Scanned> {
-        if request.drives.is_empty() {
-            return Ok(self.scan_all().await);
-        }
-        Ok(self.scan(request.drives).await)
-    }
-
     /// Looks at all block devices of this machine, and at the known places of drives of groups.
     pub(crate) async fn scan_all(&self) -> api::Scanned {
         // The daemon never reads its own volumes: it would wait for its own answer.
@@ -61,7 +52,7 @@ impl Engine {
         self.scan(texts).await
     }
 
-    async fn scan(&self, texts: Vec<String>) -> api::Scanned {
+    pub(super) async fn scan(&self, texts: Vec<String>) -> api::Scanned {
         // In sequence, the timeouts of drives that do not answer would add up.
         let seen = join_all(texts.iter().map(|text| self.see(text))).await;
         let mut found: BTreeMap<Uuid, Vec<Candidate>> = BTreeMap::new();
@@ -95,7 +86,7 @@ impl Engine {
         if let Some(open) = open {
             let size_bytes = open.info().size_bytes;
             let read = self.shards[0].call(move || drives::probe_open(open));
-            return match tokio::time::timeout(GLANCE_WITHIN, read).await {
+            return match tokio::time::timeout(READ_WITHIN, read).await {
                 Ok(Ok(Ok(probe))) => seen(probe.superblock, size_bytes, &probe.foreign, false),
                 Ok(Ok(Err(error))) => Seen::Other(format!("cannot be read: {error}")),
                 Ok(Err(_)) => Seen::Other("the daemon is stopping".to_owned()),
@@ -111,9 +102,9 @@ impl Engine {
         if text.starts_with("mem:") {
             return Seen::Other("memory of the daemon that no group has".to_owned());
         }
-        let look = tokio::task::spawn_blocking(move || glance(&name));
-        match tokio::time::timeout(GLANCE_WITHIN, look).await {
-            Ok(Ok(Ok(Glance { superblock, size_bytes, foreign, empty }))) => {
+        let look = tokio::task::spawn_blocking(move || read_content(&name));
+        match tokio::time::timeout(READ_WITHIN, look).await {
+            Ok(Ok(Ok(DriveContent { superblock, size_bytes, foreign, empty }))) => {
                 seen(superblock, size_bytes, &foreign, empty)
             }
             Ok(Ok(Err(error))) => Seen::Other(format!("cannot be read: {error}")),
@@ -150,7 +141,7 @@ impl Engine {
         let is_member = |candidate: &&Candidate| {
             let of_it = |entry: &&format::MemberEntry| entry.uuid == candidate.superblock.drive;
             let entry = newest.members.iter().find(of_it);
-            entry.is_some_and(|entry| matches!(entry.state, MemberState::InSync | MemberState::Rebuilding))
+            entry.is_some_and(|entry| entry.state.takes_writes())
         };
         let running = self.all().into_iter().find(|group| group.uuid == uuid);
         let (state, reasons) = match &judged {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::{ErrorCode, Scrub, ScrubAction, ScrubRequest};
+use api::ErrorCode;
 use array::{JobKind, ScrubMode};
 
 use crate::engine::Engine;
@@ -16,22 +16,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 const STOP_LOOK: Duration = Duration::from_millis(10);
 
 impl Engine {
-    /// Executes a scrub request. Its effect is recorded on the members when this returns.
-    pub(crate) async fn change_scrub(&self, group: &Group, request: ScrubRequest) -> Answer<Scrub> {
-        match request.action {
-            ScrubAction::Status => {}
-            ScrubAction::Start => self.start_scrub(group, request.repair).await?,
-            ScrubAction::Pause => self.pause_scrub(group).await?,
-            ScrubAction::Resume => self.resume_scrub(group).await?,
-            ScrubAction::Stop => self.stop_scrub(group).await?,
-        }
-        let shown = self.look_at_group(group).await?;
-        let job =
-            shown.jobs.into_iter().rev().find(|job| !matches!(job.kind, api::JobKind::Rebuild | api::JobKind::Replace));
-        Ok(Scrub { job, schedule: shown.scrub })
-    }
-
-    async fn start_scrub(&self, group: &Group, repair: bool) -> Answer<()> {
+    pub(super) async fn start_scrub(&self, group: &Group, repair: bool) -> Answer<()> {
         // First record the end of the previous scrub, and resume an interrupted one, so that this
         // request is refused because of it.
         self.look_after(group).await?;
@@ -51,11 +36,11 @@ impl Engine {
         })
     }
 
-    async fn pause_scrub(&self, group: &Group) -> Answer<()> {
+    pub(super) async fn pause_scrub(&self, group: &Group) -> Answer<()> {
         self.look_after(group).await?;
         let _one = self.changes.lock().await;
         // A scrub that makes room for a rebuild is paused already. Now it stays paused.
-        let paused = group.maintenance.let_go() || group.lead(|array| async move { array.pause_scrub() }).await?;
+        let paused = group.maintenance.end_hold() || group.lead(|array| async move { array.pause_scrub() }).await?;
         if !paused {
             let there = group.lead(|array| async move { array.scrub_progress() }).await?;
             let why = if there.is_some() { "has a scrub that is paused already" } else { "is not being scrubbed" };
@@ -65,7 +50,7 @@ impl Engine {
         self.note_scrub(group).await
     }
 
-    async fn resume_scrub(&self, group: &Group) -> Answer<()> {
+    pub(super) async fn resume_scrub(&self, group: &Group) -> Answer<()> {
         self.look_after(group).await?;
         let _one = self.changes.lock().await;
         let resumed = !group.maintenance.is_held() && group.lead(|array| async move { array.resume_scrub() }).await?;
@@ -81,7 +66,7 @@ impl Engine {
         self.note_scrub(group).await
     }
 
-    async fn stop_scrub(&self, group: &Group) -> Answer<()> {
+    pub(super) async fn stop_scrub(&self, group: &Group) -> Answer<()> {
         self.look_after(group).await?;
         let _one = self.changes.lock().await;
         let status = group.status().await?;
@@ -91,7 +76,7 @@ impl Engine {
         if !running && !interrupted {
             return Err(refusal(group, "is not being scrubbed"));
         }
-        group.maintenance.let_go();
+        group.maintenance.end_hold();
         tracing::info!(group = group.name, "scrub stopped");
         self.note_stop(group).await?;
         let Some(job) = status.jobs.iter().rfind(|job| job.kind == JobKind::Scrub) else { return Ok(()) };

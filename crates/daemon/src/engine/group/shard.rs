@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use array::{Array, DriveId, Message, Peers};
@@ -22,7 +21,7 @@ use crate::engine::shares::raw::Raw;
 pub(crate) type GroupKey = u64;
 
 /// A message between the shards of a group.
-pub(crate) type Mail = (GroupKey, Message);
+pub(crate) type GroupMessage = (GroupKey, Message);
 
 #[derive(Default)]
 struct Objects {
@@ -39,7 +38,7 @@ thread_local! {
 }
 
 /// Delivers the messages for this shard to its groups, until all senders are gone.
-pub(crate) fn start_post(env: &ShardEnv, mut mailbox: Mailbox<Mail>) {
+pub(crate) fn start_delivery(env: &ShardEnv, mut mailbox: Mailbox<GroupMessage>) {
     env.spawn(async move {
         let mut batch = Vec::new();
         while mailbox.recv_batch(&mut batch).await {
@@ -54,21 +53,15 @@ pub(crate) fn start_post(env: &ShardEnv, mut mailbox: Mailbox<Mail>) {
 }
 
 /// Sends messages from one shard of a group to the others.
-pub(crate) struct Post {
+pub(crate) struct ShardPeers {
     pub key: GroupKey,
-    pub senders: Vec<MailboxSender<Mail>>,
+    pub senders: Vec<MailboxSender<GroupMessage>>,
 }
 
-impl Peers for Post {
+impl Peers for ShardPeers {
     fn send(&self, to: usize, message: Message) {
         // The receiver is gone only while the process ends.
         let _ = self.senders[to].send((self.key, message));
-    }
-}
-
-impl Post {
-    pub fn peers(&self) -> Rc<dyn Peers> {
-        Rc::new(Post { key: self.key, senders: self.senders.clone() })
     }
 }
 
@@ -185,7 +178,7 @@ pub(crate) fn close_listener(address: &str) {
 }
 
 /// Stops accepting here. The socket keeps listening for another process.
-pub(crate) fn let_go_listener(address: &str) {
+pub(crate) fn release_listener(address: &str) {
     let closers = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
     closers.into_iter().flatten().for_each(|closer| closer.release());
 }

@@ -1,21 +1,44 @@
-//! Creates, resizes and deletes volumes of groups.
+//! Requests about volumes of groups.
 
-use api::{Changed, ErrorCode, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
+use std::sync::Arc;
+
+use api::{
+    Changed, ErrorCode, LimitUpdate, Rename, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes,
+};
+use async_trait::async_trait;
 use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, VolumeKind, VolumeRecord};
 
 use crate::engine::exports::devices::Backing;
+use crate::engine::exports::limits::LimitChange;
+use crate::engine::exports::running_export::RunningExport;
+use crate::engine::group::rename::{known_as, refuse_named_clients};
 use crate::engine::group::shard;
 use crate::engine::{Engine, Group, view};
-use crate::http::{Answer, ControlError, require_confirmation};
+use crate::http::{Answer, ControlError, VolumeControl, require_confirmation};
 
-impl Engine {
-    fn no_room(volume: &VolumeName, needed: &str, free_bytes: u64) -> ControlError {
-        let (group, free) = (&volume.group, format_bytes(free_bytes));
-        let message = format!("the volume \"{volume}\" needs {needed}, and the group {group:?} has {free} free");
-        ControlError::new(ErrorCode::NoSpace, message)
+#[async_trait]
+impl VolumeControl for Engine {
+    async fn volumes(&self) -> Answer<Vec<Volume>> {
+        let mut volumes = Vec::new();
+        for group in self.all() {
+            for record in group.catalogue().await?.volumes {
+                volumes.push(self.query_volume(&group, &record).await?);
+            }
+        }
+        volumes.extend(self.all_imports().iter().filter_map(|import| import.volume()));
+        volumes.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(volumes)
     }
 
-    pub(crate) async fn create_volume(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
+    async fn volume(&self, name: &VolumeName) -> Answer<Volume> {
+        if let Some(import) = self.import_of(name) {
+            return import?.volume().ok_or_else(|| ControlError::volume_not_found(name));
+        }
+        let (group, record) = self.find_volume(name).await?;
+        self.query_volume(&group, &record).await
+    }
+
+    async fn volume_create(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let group = self.find(&request.group)?;
         let catalogue = group.catalogue().await?;
@@ -42,18 +65,19 @@ impl Engine {
         // A volume whose deletion a crash interrupted may have left data there.
         group.release(record.extents.clone()).await?;
         let added = record.clone();
-        self.change_catalogue(&group, |catalogue| {
-            catalogue.next_id += 1;
-            catalogue.volumes.push(added);
-        })
-        .await?;
+        group
+            .change_catalogue(|catalogue| {
+                catalogue.next_id += 1;
+                catalogue.volumes.push(added);
+            })
+            .await?;
         let (key, shown) = (group.key, record.clone());
         group.await_all(move || shard::set_volume(key, shown.clone())).await?;
         tracing::info!(volume = %request.name(), size_bytes, "created");
-        Ok(Changed::done(steps, self.look_at_volume(&group, &record).await?))
+        Ok(Changed::done(steps, self.query_volume(&group, &record).await?))
     }
 
-    pub(crate) async fn resize_volume(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
+    async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
         let catalogue = group.catalogue().await?;
@@ -91,26 +115,119 @@ impl Engine {
             group.release(beyond(&new, &record.extents)).await?;
         }
         let stored = resized.clone();
-        self.change_catalogue(&group, |catalogue| {
-            for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == stored.id) {
-                *volume = stored.clone();
-            }
-        })
-        .await?;
+        group
+            .change_catalogue(|catalogue| {
+                for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == stored.id) {
+                    *volume = stored.clone();
+                }
+            })
+            .await?;
         let (key, shown) = (group.key, resized.clone());
         group.await_all(move || shard::set_volume(key, shown.clone())).await?;
         group.release(freed).await?;
-        self.tell_namespaces(&group, resized.id);
+        self.notify_resized(&group, resized.id);
         tracing::info!(volume = %name, size_bytes, "resized");
         let mut warnings = Vec::new();
         if let Some(device) = device
-            && let Err(error) = self.tell_device(&group, name, device).await
+            && let Err(error) = self.resize_device(&group, name, device).await
         {
             let path = device.kind.address();
             tracing::warn!(volume = %name, device = %path, %error, "the block device does not have its volume's size");
             warnings.push(format!("{path} still has its old size: {error}; resizing to the same size tries again"));
         }
-        Ok(Changed::done(steps, self.look_at_volume(&group, &resized).await?).with_warnings(warnings))
+        Ok(Changed::done(steps, self.query_volume(&group, &resized).await?).with_warnings(warnings))
+    }
+
+    async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>> {
+        let _one = self.changes.lock().await;
+        let (group, record) = self.find_volume(name).await?;
+        let of = LimitOf::Volume(record.id);
+        let change = LimitChange::of(&group.catalogue().await?, &of, &request, &format!("the volume \"{name}\""))?;
+        if request.dry_run {
+            return Ok(Changed::planned(change.steps).with_warnings(change.warnings));
+        }
+        if !change.steps.is_empty() {
+            group.change_catalogue(|catalogue| change.record(of, catalogue)).await?;
+            group.limiter(record.id).set(change.after);
+            tracing::info!(volume = %name, limit = ?change.after, "limited");
+        }
+        let volume = self.query_volume(&group, &record).await?;
+        Ok(Changed::done(change.steps, volume).with_warnings(change.warnings))
+    }
+
+    async fn volume_rename(&self, name: &VolumeName, request: Rename) -> Answer<Changed<Volume>> {
+        let _one = self.changes.lock().await;
+        let (group, mut record) = self.find_volume(name).await?;
+        let new = VolumeName { group: name.group.clone(), volume: request.name.clone() };
+        if new == *name {
+            let shown = self.query_volume(&group, &record).await?;
+            return Ok(if request.dry_run { Changed::planned(Vec::new()) } else { Changed::done(Vec::new(), shown) });
+        }
+        if group.catalogue().await?.volumes.iter().any(|volume| volume.name == new.volume) {
+            return Err(ControlError::volume_exists(&new));
+        }
+        let own = |running: &&Arc<RunningExport>| running.record.volume == record.id;
+        let exports: Vec<Arc<RunningExport>> = group.exports().values().filter(own).cloned().collect();
+        refuse_named_clients(&group, &exports, request.force)?;
+        let mut steps = vec![format!("rename the volume \"{name}\" to \"{new}\"")];
+        steps.extend(exports.iter().filter_map(|running| {
+            let known_as = known_as(running, &new);
+            let id = view::export_id(&group, running.record.id);
+            (!known_as.is_empty()).then(|| format!("go on with the export {id}{known_as}"))
+        }));
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let (id, stored) = (record.id, new.volume.clone());
+        group
+            .change_catalogue(|catalogue| {
+                for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == id) {
+                    volume.name.clone_from(&stored);
+                }
+            })
+            .await?;
+        self.offer_under_new_names(&group, &exports).await?;
+        record.name.clone_from(&new.volume);
+        tracing::info!(volume = %name, new = %new, "renamed");
+        Ok(Changed::done(steps, self.query_volume(&group, &record).await?))
+    }
+
+    async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {
+        let _one = self.changes.lock().await;
+        let (group, record) = self.find_volume(name).await?;
+        let exports: Vec<String> = self.query_volume(&group, &record).await?.exports;
+        if !exports.is_empty() {
+            return Err(ControlError::new(
+                ErrorCode::Busy,
+                format!("the volume \"{name}\" is exported as {}: delete that first", exports.join(", ")),
+            ));
+        }
+        let steps = vec![format!("destroy the volume \"{name}\" of {}", format_bytes(record.size_bytes))];
+        if dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        group
+            .change_catalogue(|catalogue| {
+                catalogue.volumes.retain(|volume| volume.id != record.id);
+                catalogue.reservations.retain(|known| known.volume != record.id);
+                catalogue.limits.retain(|known| known.of != LimitOf::Volume(record.id));
+            })
+            .await?;
+        group.forget_namespace(record.id);
+        group.forget_limiter(record.id);
+        let key = group.key;
+        group.await_all(move || shard::remove_volume(key, record.id)).await?;
+        group.release(record.extents).await?;
+        tracing::info!(volume = %name, "deleted");
+        Ok(Changed::gone(steps))
+    }
+}
+
+impl Engine {
+    fn no_room(volume: &VolumeName, needed: &str, free_bytes: u64) -> ControlError {
+        let (group, free) = (&volume.group, format_bytes(free_bytes));
+        let message = format!("the volume \"{volume}\" needs {needed}, and the group {group:?} has {free} free");
+        ControlError::new(ErrorCode::NoSpace, message)
     }
 
     /// Refuses to resize a volume whose block device cannot follow.
@@ -135,39 +252,10 @@ impl Engine {
         ))
     }
 
-    /// Tells the kernel the new size of a volume that is a block device.
-    async fn tell_device(&self, group: &Group, name: &VolumeName, device: &ExportRecord) -> Answer<()> {
+    /// Sets the size of a volume's block device in the kernel.
+    async fn resize_device(&self, group: &Group, name: &VolumeName, device: &ExportRecord) -> Answer<()> {
         let backing = Backing::of_volume(group, device.volume).await?;
         self.devices.resize(&backing, device, &name.to_string()).await
-    }
-
-    pub(crate) async fn delete_volume(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {
-        let _one = self.changes.lock().await;
-        let (group, record) = self.find_volume(name).await?;
-        let exports: Vec<String> = self.look_at_volume(&group, &record).await?.exports;
-        if !exports.is_empty() {
-            return Err(ControlError::new(
-                ErrorCode::Busy,
-                format!("the volume \"{name}\" is exported as {}: delete that first", exports.join(", ")),
-            ));
-        }
-        let steps = vec![format!("destroy the volume \"{name}\" of {}", format_bytes(record.size_bytes))];
-        if dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        self.change_catalogue(&group, |catalogue| {
-            catalogue.volumes.retain(|volume| volume.id != record.id);
-            catalogue.reservations.retain(|known| known.volume != record.id);
-            catalogue.limits.retain(|known| known.of != LimitOf::Volume(record.id));
-        })
-        .await?;
-        group.forget_namespace(record.id);
-        group.forget_limiter(record.id);
-        let key = group.key;
-        group.await_all(move || shard::remove_volume(key, record.id)).await?;
-        group.release(record.extents).await?;
-        tracing::info!(volume = %name, "deleted");
-        Ok(Changed::gone(steps))
     }
 }
 

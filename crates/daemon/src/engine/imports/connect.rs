@@ -1,5 +1,5 @@
 //! Imported namespaces of other machines: connected, served as block devices, and looked for while
-//! their machine is away.
+//! their machine cannot be reached.
 //!
 //! Invariants:
 //! 1. An imported namespace has no other user here: no group, no other import, and it is not served
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::drive::{Block, join_all};
-use api::{Changed, ErrorCode, Import as Shown, ImportNvme, NvmeDrive, format_bytes};
+use api::{ErrorCode, NvmeDrive};
 use format::ExportKind;
 use runtime::ShardEnv;
 
@@ -28,12 +28,12 @@ use crate::engine::exports::namespaces::nqn_of;
 use crate::engine::group::served::Served;
 use crate::engine::group::shard;
 use crate::engine::imports::import::{Import, Source};
-use crate::engine::memory::{RememberedImport, RememberedNamespace};
+use crate::engine::memory::RememberedImport;
 use crate::http::{Answer, ControlError};
 
 /// How long a namespace may be out of reach until requests to it fail, if the request does not say.
 /// Linux' host waits as long.
-const LOSS_DEFAULT: Duration = NvmeDrive::LOSS_MAX;
+pub(super) const LOSS_DEFAULT: Duration = NvmeDrive::LOSS_MAX;
 
 /// How often disconnected namespaces are looked for, and connected ones are checked for a new size.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -42,14 +42,14 @@ fn refuse(code: ErrorCode, message: impl Into<String>) -> ControlError {
     ControlError::new(code, message)
 }
 
-fn parsed(text: &str) -> Answer<NvmeDrive> {
+pub(super) fn parsed(text: &str) -> Answer<NvmeDrive> {
     text.parse().map_err(|error: api::AddressError| refuse(ErrorCode::Invalid, error.to_string()))
 }
 
 impl Engine {
     /// Starts looking for imported namespaces that are not connected, and following the size of
     /// those that are, for as long as the engine lives.
-    pub(crate) fn start_looking_for_namespaces(self: &Arc<Self>) {
+    pub(crate) fn start_reconnecting_namespaces(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
@@ -60,7 +60,7 @@ impl Engine {
                     .into_iter()
                     .filter(|import| import.is_namespace())
                     .partition(|import| import.running.is_ok());
-                join_all(waiting.iter().map(|import| engine.look_for_namespace(import))).await;
+                join_all(waiting.iter().map(|import| engine.reconnect_namespace(import))).await;
                 for import in &served {
                     engine.follow_size(import).await;
                 }
@@ -68,52 +68,8 @@ impl Engine {
         });
     }
 
-    pub(crate) async fn import_namespace(&self, request: ImportNvme) -> Answer<Changed<Shown>> {
-        let mut drive = parsed(&request.drive)?;
-        drive.loss.get_or_insert(LOSS_DEFAULT);
-        self.refuse_itself(&drive)?;
-        // Find the namespace before taking the lock for changes: a DNS server or target that does
-        // not answer then delays only this request.
-        let known = self.opener.remotes.find(&drive).await?;
-        let _one = self.changes.lock().await;
-        let name = match request.name {
-            Some(name) => name,
-            None => (1..)
-                .map(|number| format!("remote{number}"))
-                .find(|name| self.check_free(name).is_ok())
-                .expect("numbers do not end"),
-        };
-        self.check_free(&name)?;
-        self.refuse_itself(&drive)?;
-        let identity = known.identity();
-        if let Some(user) = self.user_of(&identity) {
-            return Err(refuse(ErrorCode::DriveInUse, format!("{} is {user} ({identity})", drive.name())));
-        }
-        let (size, read_only) = (format_bytes(known.info().bytes()), known.info().read_only);
-        let steps = vec![format!("connect to the namespace {} of {size}, as the volume \"{name}/nvme\"", drive.name())];
-        let warnings = if read_only { vec!["the namespace is write protected".to_owned()] } else { Vec::new() };
-        if request.dry_run {
-            return Ok(Changed::planned(steps).with_warnings(warnings));
-        }
-        let remote = self.opener.remotes.take(&drive.name(), known).await?;
-        let remembered = RememberedImport {
-            name: name.clone(),
-            uuid: identity,
-            owner: None,
-            drives: vec![drive.to_string()],
-            allow_inconsistent: false,
-            next_id: 1,
-            exports: Vec::new(),
-            namespace: Some(RememberedNamespace { connected_unix_s: self.clock.unix_s() }),
-        };
-        let import = self.attach_namespace(self.new_key(), remembered, remote).await?;
-        self.remember_imports();
-        tracing::info!(import = name, drive = drive.name(), "a namespace is connected");
-        Ok(Changed::done(steps, self.shown_import(&import).await).with_warnings(warnings))
-    }
-
     /// Serves a connected namespace on all shards. Its exports are not offered yet.
-    async fn attach_namespace(
+    pub(super) async fn attach_namespace(
         &self,
         key: shard::GroupKey,
         remembered: RememberedImport,
@@ -132,7 +88,7 @@ impl Engine {
     }
 
     /// Connects to a remembered namespace, if it is present.
-    async fn look_for_namespace(&self, import: &Arc<Import>) {
+    async fn reconnect_namespace(&self, import: &Arc<Import>) {
         match self.connect_again(import).await {
             Ok(()) => {}
             Err(error) if import.note(&error.message) => {
@@ -208,7 +164,7 @@ impl Engine {
     pub(crate) fn user_of(&self, identity: &str) -> Option<String> {
         for group in self.all() {
             let open = group.drives().iter().flatten().any(|drive| drive.identity.as_deref() == Some(identity));
-            if open || group.away().iter().any(|away| away.place.identity.as_deref() == Some(identity)) {
+            if open || group.disconnected().iter().any(|drive| drive.place.identity.as_deref() == Some(identity)) {
                 return Some(format!("a drive of the group {:?}", group.name));
             }
         }
@@ -241,7 +197,7 @@ impl Engine {
     }
 
     /// Refuses a namespace that this daemon serves itself: it would wait for itself.
-    fn refuse_itself(&self, drive: &NvmeDrive) -> Answer<()> {
+    pub(super) fn refuse_itself(&self, drive: &NvmeDrive) -> Answer<()> {
         let groups = self.all();
         let uuids = groups.iter().map(|group| group.uuid).chain(self.shares.known_uuid());
         if uuids.into_iter().any(|uuid| nqn_of(&uuid).to_string() == drive.subsystem) {

@@ -127,9 +127,9 @@ impl Import {
     /// Records why it could not be connected. Returns whether the reason is new.
     pub fn note(&self, why: &str) -> bool {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_news = *noted != why;
+        let is_new = *noted != why;
         *noted = why.to_owned();
-        is_news
+        is_new
     }
 
     /// The identifier of an export.
@@ -341,7 +341,7 @@ impl Import {
 }
 
 /// An array on some drives.
-pub(crate) struct Found {
+pub(crate) struct FoundMdArray {
     pub shown: MdArray,
     /// The data to read the array from, and its members by slot, as indices of the drives looked
     /// at.
@@ -350,7 +350,7 @@ pub(crate) struct Found {
 
 /// The arrays and other content on some drives.
 pub(crate) struct Looked {
-    pub arrays: Vec<Found>,
+    pub arrays: Vec<FoundMdArray>,
     pub others: Vec<DriveReason>,
 }
 
@@ -405,15 +405,16 @@ async fn examine(open: &OpenDrive) -> Result<Candidate, String> {
 }
 
 /// `drives` are the indices, in `taken`, of the assessment's candidates.
-fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> Found {
+fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> FoundMdArray {
     let Assessment { description, left_out, assembly } = assessment;
     let name = |candidate: usize| taken[drives[candidate]].name.clone();
-    let seats: Vec<Option<usize>> = match &assembly {
+    let candidates_by_slot: Vec<Option<usize>> = match &assembly {
         Ok(assembly) => assembly.members.iter().map(|member| Some(member.as_ref()?.candidate)).collect(),
         Err(_) => Vec::new(),
     };
     let some = |value: u64| (value > 0).then(|| value * SECTOR);
-    let member = |(slot, seat): (usize, &Option<usize>)| MdMember { slot: slot as u32, drive: seat.map(name) };
+    let member =
+        |(slot, candidate): (usize, &Option<usize>)| MdMember { slot: slot as u32, drive: candidate.map(name) };
     let reason = |(candidate, reason): &(usize, md::LeftOut)| DriveReason {
         drive: name(*candidate),
         reason: reason.to_string(),
@@ -430,12 +431,12 @@ fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> Fou
         event_count: description.events,
         created_unix_s: description.created_unix_s,
         updated_unix_s: description.updated_unix_s,
-        members: seats.iter().enumerate().map(member).collect(),
+        members: candidates_by_slot.iter().enumerate().map(member).collect(),
         left_out: left_out.iter().map(reason).collect(),
         refusal: assembly.as_ref().err().map(Refusal::to_string),
     };
-    let places = seats.iter().map(|seat| seat.map(|candidate| drives[candidate])).collect();
-    Found { shown, assembly: assembly.map(|assembly| (assembly, places)) }
+    let places = candidates_by_slot.iter().map(|place| place.map(|candidate| drives[candidate])).collect();
+    FoundMdArray { shown, assembly: assembly.map(|assembly| (assembly, places)) }
 }
 
 /// Starts reading an array on all shards. Drives that are not part of it are closed.

@@ -1,18 +1,15 @@
-//! Requests about imports, and their restart with the daemon.
+//! Imports: their exports, and their restart with the daemon.
 
 pub(crate) mod connect;
 pub(crate) mod connected;
 pub(crate) mod import;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use ::drive::join_all;
-use api::{
-    Changed, DriveReason, ErrorCode, Export, ExportCreate, ExportPlace, Import as Shown, ImportForget, ImportMd,
-    Imported, MdArray, VolumeName, check_name, format_bytes,
-};
+use api::{Changed, DriveReason, ErrorCode, Export, ExportCreate, ExportPlace, Import as Shown, MdArray, VolumeName};
 use export::ExportState;
 use format::{ExportKind, ExportRecord, TlsFiles};
 
@@ -24,7 +21,7 @@ use crate::engine::exports::offer;
 use crate::engine::exports::running_export::{RunningExport, torn};
 use crate::engine::group::shard;
 use crate::engine::group::shard::Offer;
-use crate::engine::imports::import::{Found, Import, Looked, Running, Source, VOLUME_ID};
+use crate::engine::imports::import::{FoundMdArray, Import, Running, Source, VOLUME_ID};
 use crate::engine::memory::RememberedImport;
 use crate::engine::{Engine, view};
 use crate::http::{Answer, ControlError};
@@ -50,39 +47,8 @@ fn said(reasons: &[DriveReason]) -> Vec<String> {
     reasons.iter().map(|DriveReason { drive, reason }| format!("{drive}: {reason}")).collect()
 }
 
-/// Selects the array that a request names.
-fn choose<'a>(looked: &'a Looked, wanted: Option<&str>) -> Answer<&'a Found> {
-    let short = |array: &MdArray| array.name.rsplit(':').next().map(str::to_owned);
-    let fits = |found: &&Found| {
-        let array = &found.shown;
-        wanted.is_none_or(|wanted| {
-            array.uuid == wanted || array.name == wanted || short(array).as_deref() == Some(wanted)
-        })
-    };
-    let mut fitting = looked.arrays.iter().filter(fits);
-    let all = || looked.arrays.iter().map(|found| named(&found.shown)).collect::<Vec<_>>().join(", ");
-    match (fitting.next(), fitting.next(), wanted) {
-        (Some(found), None, _) => Ok(found),
-        (Some(_), Some(_), None) => Err(refuse(
-            ErrorCode::NotAssemblable,
-            format!("the drives hold several arrays, say with --array which: {}", all()),
-        )),
-        (Some(_), Some(_), Some(wanted)) => Err(refuse(
-            ErrorCode::NotAssemblable,
-            format!("several arrays on the drives are called {wanted:?}, say the UUID with --array: {}", all()),
-        )),
-        (None, _, Some(wanted)) if !looked.arrays.is_empty() => {
-            Err(refuse(ErrorCode::NotAssemblable, format!("the drives hold no array {wanted:?}: they hold {}", all())))
-        }
-        (None, ..) => Err(refuse(
-            ErrorCode::NotAssemblable,
-            format!("the drives hold no md array: {}", said(&looked.others).join("; ")),
-        )),
-    }
-}
-
 /// The reason why an array is not read, with possible remedies.
-fn not_read(found: &Found, refusal: &md::Refusal) -> String {
+fn not_read(found: &FoundMdArray, refusal: &md::Refusal) -> String {
     let mut sentence = format!("the array {} is not read: {refusal}", named(&found.shown));
     if matches!(refusal, md::Refusal::DirtyDegraded { .. }) {
         sentence.push_str("; to read it all the same, say --allow-inconsistent");
@@ -91,47 +57,6 @@ fn not_read(found: &Found, refusal: &md::Refusal) -> String {
         sentence.push_str(&format!(" (left out: {})", said(&found.shown.left_out).join("; ")));
     }
     sentence
-}
-
-/// Warnings for the caller about an array that is read.
-fn warnings(found: &Found, allow_inconsistent: bool) -> Vec<String> {
-    let array = &found.shown;
-    let mut warnings: Vec<String> = said(&array.left_out).iter().map(|said| format!("left out: {said}")).collect();
-    let missing = array.members.iter().filter(|member| member.drive.is_none());
-    warnings.extend(missing.map(|member| format!("slot {} is missing", member.slot)));
-    if !array.clean {
-        let consequence = if allow_inconsistent {
-            "what was being written then may be computed wrongly where members are missing or cannot be read"
-        } else {
-            "what cannot be read from its member is not computed where parity may not fit"
-        };
-        warnings.push(format!("the array was not stopped cleanly: {consequence}"));
-    }
-    warnings
-}
-
-/// A name for an import: the array's name without the machine's name before it.
-fn name_of(request: &ImportMd, array: &MdArray) -> Answer<String> {
-    if let Some(name) = &request.name {
-        return Ok(name.clone());
-    }
-    let name = array.name.rsplit(':').next().unwrap_or_default().to_lowercase();
-    check_name("import", &name).map_err(|_| {
-        refuse(
-            ErrorCode::Invalid,
-            format!("no name can be made of that of the array {}: give one with --name", named(array)),
-        )
-    })?;
-    Ok(name)
-}
-
-/// The decisions for an import request.
-struct Plan<'a> {
-    name: String,
-    found: &'a Found,
-    assembly: md::Assembly,
-    /// Members by slot, as indices of the drives looked at.
-    places: Vec<Option<usize>>,
 }
 
 impl Engine {
@@ -157,15 +82,6 @@ impl Engine {
         }
     }
 
-    pub(crate) async fn look_at_import(&self, name: &str) -> Answer<Shown> {
-        Ok(self.shown_import(&*self.import_named(name)?).await)
-    }
-
-    pub(crate) async fn look_at_imports(&self) -> Vec<Shown> {
-        let imports = self.all_imports();
-        join_all(imports.iter().map(|import| self.shown_import(import))).await
-    }
-
     pub(crate) async fn shown_import(&self, import: &Import) -> Shown {
         let key = import.key;
         // Each shard has its own connections to the same addresses; those of one shard are shown.
@@ -174,122 +90,11 @@ impl Engine {
         import.shown(&paths.await.ok().flatten().unwrap_or_default())
     }
 
-    pub(crate) async fn import_array(&self, request: ImportMd) -> Answer<Imported> {
-        let _one = self.changes.lock().await;
-        let mut taken = Vec::new();
-        for text in &request.drives {
-            self.refuse_own_device(text)?;
-            taken.push(drives::open_read_only(text)?);
-        }
-        let looked = import::look(&self.shards[0], &taken, request.allow_inconsistent).await?;
-        let arrays = || looked.arrays.iter().map(|found| found.shown.clone()).collect();
-        let Plan { name, found, assembly, places } = match self.plan_import(&request, &looked) {
-            Ok(plan) => plan,
-            Err(error) if request.dry_run => {
-                return Ok(Imported {
-                    dry_run: true,
-                    steps: Vec::new(),
-                    warnings: vec![error.message],
-                    found: arrays(),
-                    others: looked.others,
-                    object: None,
-                });
-            }
-            Err(error) => return Err(error),
-        };
-        let size = found.shown.size_bytes.map(format_bytes).unwrap_or_default();
-        let steps = vec![format!(
-            "read the array {} of {size} from {} drives, as the volume \"{name}/md\"; nothing is written to them",
-            named(&found.shown),
-            places.iter().flatten().count()
-        )];
-        let warnings = warnings(found, request.allow_inconsistent);
-        let answer = |object| Imported {
-            dry_run: request.dry_run,
-            steps,
-            warnings,
-            found: arrays(),
-            others: looked.others.clone(),
-            object,
-        };
-        if request.dry_run {
-            return Ok(answer(None));
-        }
-        let remembered = RememberedImport {
-            name: name.clone(),
-            uuid: found.shown.uuid.clone(),
-            owner: None,
-            drives: places.iter().flatten().map(|&place| taken[place].text.clone()).collect(),
-            allow_inconsistent: request.allow_inconsistent,
-            next_id: 1,
-            exports: Vec::new(),
-            namespace: None,
-        };
-        let key = self.new_key();
-        let running = import::start(&self.shards, key, &taken, found.shown.clone(), assembly, places).await?;
-        let import = self.add_import(Import::new(key, remembered, Ok(Source::Md(Box::new(running))))?);
-        self.remember_imports();
-        tracing::info!(import = name, array = found.shown.uuid, "imported for reading");
-        Ok(answer(Some(import.shown(&[]))))
-    }
-
-    /// Selects the array to read and its name.
-    fn plan_import<'a>(&self, request: &ImportMd, looked: &'a Looked) -> Answer<Plan<'a>> {
-        let found = choose(looked, request.array.as_deref())?;
-        let (assembly, places) = match &found.assembly {
-            Ok(assembly) => assembly.clone(),
-            Err(refusal) => return Err(refuse(ErrorCode::NotAssemblable, not_read(found, refusal))),
-        };
-        let name = name_of(request, &found.shown)?;
-        self.check_free(&name)?;
-        Ok(Plan { name, found, assembly, places })
-    }
-
     pub(crate) fn add_import(&self, import: Import) -> Arc<Import> {
         let import = Arc::new(import);
         let mut imports = self.imports.write().unwrap_or_else(PoisonError::into_inner);
         imports.insert(import.name().to_owned(), import.clone());
         import
-    }
-
-    pub(crate) async fn forget_import(&self, name: &str, request: ImportForget) -> Answer<Changed<Shown>> {
-        let _one = self.changes.lock().await;
-        let import = self.import_named(name)?;
-        offer::refuse_used_devices(import.exports().values())?;
-        let busy: usize = import.exports().values().map(|running| running.clients()).sum();
-        if busy > 0 && !request.force {
-            return Err(refuse(
-                ErrorCode::Busy,
-                format!("{busy} clients are connected to the import {name:?}: disconnect them, or say --force"),
-            ));
-        }
-        let (exports, drives) = (import.exports().len(), import.remembered.drives.len());
-        let lets_go = match import.is_namespace() {
-            true => format!("disconnect from {}", import.remembered.drives.join(", ")),
-            false => format!("let go of its {drives} drives, which stay as they are"),
-        };
-        let steps = vec![format!("end {exports} exports of the import {name:?} and {lets_go}")];
-        if !request.force {
-            self.refuse_out_of_reach(&import).await?;
-        }
-        if request.dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        if self.out_of_reach(&import).await.is_some() {
-            // Fail the unanswered requests, or the kernel would wait for them.
-            let key = import.key;
-            for handle in &self.shards {
-                let _ = handle.call(move || async move { shard::disconnect(key) }).await;
-            }
-        }
-        let stopped = self.stop_import(&import, DeviceEnd::Goes).await;
-        if stopped.is_ok() {
-            self.imports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
-        }
-        self.remember_imports();
-        stopped?;
-        tracing::info!(import = name, "forgotten");
-        Ok(Changed::gone(steps))
     }
 
     /// Refuses to remove the block device of a namespace that cannot be reached: data written to it
@@ -369,7 +174,7 @@ impl Engine {
     async fn start_remembered_import(&self, key: u64, remembered: &RememberedImport) -> Result<Running, String> {
         let (mut taken, mut unopened): (Vec<Taken>, Vec<String>) = (Vec::new(), Vec::new());
         for text in &remembered.drives {
-            match drives::open_read_only_let_go(text).await {
+            match drives::open_read_only_when_released(text).await {
                 Ok(drive) => taken.push(drive),
                 Err(error) => unopened.push(error.message),
             }
@@ -411,7 +216,7 @@ impl Engine {
         };
         if import.running.is_ok() {
             let before = import.exports().get(&record.id).and_then(|before| before.failure.clone());
-            exports::tell(&import.export_id(record.id), before.as_deref(), failure.as_deref());
+            exports::log_served(&import.export_id(record.id), before.as_deref(), failure.as_deref());
         }
         let running = Arc::new(RunningExport { record, state, failure });
         import.exports_mut().insert(running.record.id, running.clone());
@@ -458,17 +263,42 @@ impl Engine {
                 format!("the import {:?} is not there: {reason}", import.name()),
             ));
         }
+        let (kind, step) = self.export_kind(import, &request, place).await?;
+        let record = ExportRecord { id: import.new_export(), volume: VOLUME_ID, kind };
+        let running = self.offer_import(import, record).await;
+        if let Some(failure) = &running.failure {
+            self.withdraw_from_import(import, &running, DeviceEnd::Goes).await?;
+            return Err(refuse(ErrorCode::Invalid, failure.clone()));
+        }
+        self.remember_imports();
+        tracing::info!(volume = name, address = running.record.kind.address(), "exported");
+        let mut warnings = match import.is_read_only() && !request.read_only {
+            true if import.is_namespace() => vec!["the namespace is write protected".to_owned()],
+            true => vec!["an import is exported for reading only".to_owned()],
+            false => Vec::new(),
+        };
+        warnings.extend(import.atomic_bytes().and_then(|bytes| torn(&running.record.kind, bytes)));
+        let shown = view::export_of(&import.export_id(running.record.id), name, &running, import.atomic_bytes());
+        Ok(Changed::done(vec![step], shown).with_warnings(warnings))
+    }
+
+    /// The export that a request makes of an import's volume, and the step that says so. A block
+    /// device is made, but not served yet.
+    async fn export_kind(
+        &self,
+        import: &Import,
+        request: &ExportCreate,
+        place: &ExportPlace,
+    ) -> Answer<(ExportKind, String)> {
+        let name = import.volume_name();
         let exports: Vec<_> = import.exports().values().cloned().collect();
-        let read_only = request.read_only || import.is_read_only();
-        let (kind, step) = match place {
-            ExportPlace::Nbd(_) | ExportPlace::NvmeTcp(..) if import.is_namespace() => {
-                return Err(refuse(
-                    ErrorCode::Invalid,
-                    format!(
-                        "\"{name}\" is a namespace of another machine, which is offered as a block device only (--ublk)"
-                    ),
-                ));
-            }
+        match place {
+            ExportPlace::Nbd(_) | ExportPlace::NvmeTcp(..) if import.is_namespace() => Err(refuse(
+                ErrorCode::Invalid,
+                format!(
+                    "\"{name}\" is a namespace of another machine, which is offered as a block device only (--ublk)"
+                ),
+            )),
             ExportPlace::Nbd(address) => {
                 let address = address.to_string();
                 if exports.iter().any(|running| running.record.kind.address() == address) {
@@ -478,10 +308,12 @@ impl Engine {
                     ));
                 }
                 let step = format!("offer the volume \"{name}\" for reading over NBD at {address}");
-                let tls = request.tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
-                (ExportKind::Nbd { address, read_only: true, tls }, step)
+                let tls = request.tls.clone();
+                let tls = tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
+                Ok((ExportKind::Nbd { address, read_only: true, tls }, step))
             }
             ExportPlace::Ublk(asked) => {
+                let read_only = request.read_only || import.is_read_only();
                 let own = import.backing().expect("it is read").1;
                 let kind = self.device_of(&exports, &name, read_only, *asked, own).await?;
                 let ExportKind::Ublk { number, block_bytes, .. } = kind else { unreachable!("a device was made") };
@@ -492,33 +324,15 @@ impl Engine {
                     ));
                 }
                 let how = if read_only { ", for reading" } else { "" };
-                (kind, format!("{}{how}", offer::device_step(&name, number)))
+                Ok((kind, format!("{}{how}", offer::device_step(&name, number))))
             }
-            ExportPlace::NvmeTcp(..) => {
-                return Err(refuse(
-                    ErrorCode::Invalid,
-                    format!(
-                        "\"{name}\" is of an import, which is offered over NBD or as a block device, not over NVMe/TCP"
-                    ),
-                ));
-            }
-        };
-        let record = ExportRecord { id: import.new_export(), volume: VOLUME_ID, kind };
-        let running = self.offer_import(import, record).await;
-        if let Some(failure) = &running.failure {
-            self.withdraw_from_import(import, &running, DeviceEnd::Goes).await?;
-            return Err(refuse(ErrorCode::Invalid, failure.clone()));
+            ExportPlace::NvmeTcp(..) => Err(refuse(
+                ErrorCode::Invalid,
+                format!(
+                    "\"{name}\" is of an import, which is offered over NBD or as a block device, not over NVMe/TCP"
+                ),
+            )),
         }
-        self.remember_imports();
-        tracing::info!(volume = name, address = running.record.kind.address(), "exported");
-        let mut warnings = match read_only && !request.read_only {
-            true if import.is_namespace() => vec!["the namespace is write protected".to_owned()],
-            true => vec!["an import is exported for reading only".to_owned()],
-            false => Vec::new(),
-        };
-        warnings.extend(import.atomic_bytes().and_then(|bytes| torn(&running.record.kind, bytes)));
-        let shown = view::export_of(&import.export_id(running.record.id), name, &running, import.atomic_bytes());
-        Ok(Changed::done(vec![step], shown).with_warnings(warnings))
     }
 
     /// Ends an export, if it is one of an import. The caller holds `changes`.

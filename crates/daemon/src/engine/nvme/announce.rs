@@ -125,7 +125,8 @@ impl Announcer {
         }
     }
 
-    /// Ends the thread. Clients that know of a service are told that it is gone, unless it `stays`.
+    /// Ends the thread. Clients that know of a service are notified that it is gone, unless it
+    /// `stays`.
     pub async fn end(&self, stays: bool) {
         if stays {
             // Goodbyes are sent only on enabled interfaces, so disable them all.

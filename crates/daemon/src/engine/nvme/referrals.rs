@@ -1,4 +1,4 @@
-//! Referrals: other discovery services that NVMe hosts are told of.
+//! Referrals: other discovery services that NVMe hosts are notified of.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use api::{Changed, ErrorCode, Referral};
 
 use crate::engine::Engine;
-use crate::http::{Answer, ControlError};
+use crate::http::{Answer, ControlError, ReferralControl};
+use async_trait::async_trait;
 
 /// The maximum of referrals. It keeps a discovery log within some 128 KiB.
 const REFERRALS_MAX: usize = 128;
@@ -15,14 +16,13 @@ fn shown(address: SocketAddr) -> Referral {
     Referral { address: address.to_string() }
 }
 
-impl Engine {
-    /// The referrals, by address.
-    pub(crate) fn look_at_referrals(&self) -> Vec<Referral> {
-        self.listeners.referrals().into_iter().map(shown).collect()
+#[async_trait]
+impl ReferralControl for Engine {
+    async fn referrals(&self) -> Answer<Vec<Referral>> {
+        Ok(self.listeners.referrals().into_iter().map(shown).collect())
     }
 
-    /// Adds a referral to another discovery service.
-    pub(crate) async fn add_referral(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
+    async fn referral_add(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
         let _one = self.changes.lock().await;
         let mut referrals = self.listeners.referrals();
         if referrals.len() >= REFERRALS_MAX {
@@ -38,8 +38,7 @@ impl Engine {
         Ok(Changed::done(vec![format!("refer NVMe hosts to {address}")], shown(address)))
     }
 
-    /// Removes a referral.
-    pub(crate) async fn remove_referral(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
+    async fn referral_remove(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
         let _one = self.changes.lock().await;
         let mut referrals = self.listeners.referrals();
         if !referrals.remove(&address) {
@@ -50,8 +49,10 @@ impl Engine {
         tracing::info!(%address, "hosts are referred there no longer");
         Ok(Changed::gone(vec![format!("refer NVMe hosts to {address} no longer")]))
     }
+}
 
-    /// Saves the referrals before hosts are told, so that a restart does not lose them.
+impl Engine {
+    /// Saves the referrals before hosts are notified, so that a restart does not lose them.
     fn set_referrals(&self, referrals: BTreeSet<SocketAddr>) -> Answer<()> {
         self.memory.save_referrals(&referrals).map_err(|error| {
             ControlError::new(ErrorCode::Io, format!("the state directory cannot be written: {error}"))

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use drive::{Block, BufMut, Env};
 use nvme::target::Named;
 use nvme::tcp::{To, Violation};
-use nvme::{Command, Direction, FABRICS, Fuse, Place, Status, fabrics};
+use nvme::{Command, DataPlace, Direction, FABRICS, Fuse, Status, fabrics};
 
 use super::admission::Role;
 use super::{End, Receiving};
@@ -38,15 +38,15 @@ impl<B: Block + 'static> Receiving<B> {
         let place = command.dptr.place();
         let status = match place {
             _ if wanted == 0 && data_bytes == 0 => None,
-            Some(Place::Transport) if data_bytes == 0 => None,
-            Some(Place::InCapsule(offset)) if wanted > 0 => outside(offset, wanted, data_bytes),
+            Some(DataPlace::Transport) if data_bytes == 0 => None,
+            Some(DataPlace::InCapsule(offset)) if wanted > 0 => outside(offset, wanted, data_bytes),
             None if wanted > 0 => Some(Status::SGL_TYPE_INVALID),
             _ => Some(Status::DATA_SGL_LENGTH_INVALID),
         };
         if let (Some(status), false) = (status, matches!(plan, Plan::Fail(_))) {
             plan = Plan::Fail(status);
         }
-        let transport = matches!(place, Some(Place::Transport));
+        let transport = matches!(place, Some(DataPlace::Transport));
         let will_wait = wanted > 0 && transport && !matches!(plan, Plan::Fail(_));
         if will_wait {
             self.queue.link.hold();
@@ -73,7 +73,7 @@ impl<B: Block + 'static> Receiving<B> {
         // Bytes in front of the command's data arrive as well. All of them are in the capsule,
         // whose size is bounded.
         let skip = match place {
-            Some(Place::InCapsule(offset)) if !matches!(plan, Plan::Fail(_)) => offset as usize,
+            Some(DataPlace::InCapsule(offset)) if !matches!(plan, Plan::Fail(_)) => offset as usize,
             _ => 0,
         };
         let len = if matches!(plan, Plan::Fail(_)) { 0 } else { skip + wanted as usize };

@@ -17,7 +17,7 @@ use export::{
 use nvme::host::{Dialogue, Established, HostError, Next, Setup, Submission, Wish, admin, connect_io, connected};
 use nvme::target::{Event, Host, Reservations, Subsystem};
 use nvme::tcp::{Digests, HostLimits, HostReceiver, HostStep, Request, Transfer, Violation};
-use nvme::{Command, Completion, Nqn, Place, Sgl, Status, nvm};
+use nvme::{Command, Completion, DataPlace, Nqn, Sgl, Status, nvm};
 use runtime::{Config, Listener, Runtime, ShardEnv};
 
 use super::{PATIENCE, Volume, read_some};
@@ -252,7 +252,7 @@ impl Queue {
     /// Sends a command, with `data` in its capsule if its descriptor says so, and otherwise when
     /// the controller requests it. Returns the command identifier.
     pub fn send(&mut self, command: Command, data: &[u8], reply_bytes: u32) -> u16 {
-        let in_capsule = matches!(command.dptr.place(), Some(Place::InCapsule(_)));
+        let in_capsule = matches!(command.dptr.place(), Some(DataPlace::InCapsule(_)));
         let transfer = match (data.len() as u32, reply_bytes) {
             (0, 0) => Transfer::None,
             (0, reply) => Transfer::ToHost(reply),

@@ -8,7 +8,7 @@ pub mod stream;
 pub mod view;
 
 use nvme::tcp::{Limits, Receiver, Step, To, Violation};
-use nvme::{Command, Direction, Place};
+use nvme::{Command, DataPlace, Direction};
 use zerocopy::IntoBytes;
 
 /// The limits that the controllers of these tests offer.
@@ -116,7 +116,8 @@ impl Link {
     fn command(&mut self, command: Command, data_bytes: u32) {
         self.events.push(Event::Command { command: command.as_bytes().to_vec(), data_bytes });
         let len = command.dptr.length.get();
-        let travels = command.direction() == Direction::ToController && command.dptr.place() == Some(Place::Transport);
+        let travels =
+            command.direction() == Direction::ToController && command.dptr.place() == Some(DataPlace::Transport);
         if travels && len > 0 {
             self.ask(command.cid.get(), len);
         }

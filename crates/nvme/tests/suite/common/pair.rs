@@ -8,7 +8,7 @@ use std::rc::Rc;
 use nvme::host::{Dialogue, HostError, Next, Submission};
 use nvme::target::{Admission, Answer, Controller, Io, SubsystemView, copied, ranges};
 use nvme::tcp::{HostLimits, HostReceiver, HostStep, Limits, Receiver, Request, Step, To, Transfer};
-use nvme::{Command, Completion, Direction, Place, Status};
+use nvme::{Command, Completion, DataPlace, Direction, Status};
 
 use super::crc32c;
 use super::view::Memory;
@@ -86,7 +86,7 @@ impl Target {
 
     fn command(&mut self, command: Command, data_bytes: u32) {
         let len = command.dptr.length.get();
-        let asks = command.direction() == Direction::ToController && command.dptr.place() == Some(Place::Transport);
+        let asks = command.direction() == Direction::ToController && command.dptr.place() == Some(DataPlace::Transport);
         if data_bytes > 0 {
             self.commands.push((To::Capsule, command, Vec::new()));
         } else if asks && len > 0 {

@@ -1,6 +1,6 @@
 //! Crashes and restarts in a program: the group ends, and is assembled again.
 
-use format::{BLOCK, MemberState};
+use format::BLOCK;
 
 use super::{Run, living};
 use crate::SimDrive;
@@ -120,7 +120,7 @@ impl Run {
         for member in
             (0..usize::from(self.setup.shape.members)).filter(|&member| self.ledger.may_be_disconnected(member))
         {
-            let is_there = matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding);
+            let is_there = group.state(member).takes_writes();
             let was_disconnected = is_there && self.failed_at_start(group.member(member));
             if (!is_there || was_disconnected) && losses.iter().all(|loss| loss.member != member) {
                 losses.push(Loss::in_power_cut(member));
@@ -134,7 +134,7 @@ impl Run {
         let group = self.group.take().expect("there is a group between steps");
         let absent: Vec<(usize, u32)> = without
             .iter()
-            .filter(|&&member| matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding))
+            .filter(|&&member| group.state(member).takes_writes())
             .map(|&member| (member, group.member(member).index()))
             .collect();
         let mut drives = self.sim.block_on(group.stop());

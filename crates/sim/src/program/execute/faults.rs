@@ -84,7 +84,7 @@ impl Run {
             group.until_reached().await;
             group.jobs_end().await;
             for (&member, (_, drive)) in targets {
-                while matches!(group.state(member), MemberState::Faulty | MemberState::Missing) {
+                while !group.state(member).takes_writes() {
                     was_one = true;
                     if group.bring_back(member, drive, &mut rng).await {
                         break;
@@ -193,7 +193,7 @@ impl Run {
         let (index, troubled) = (MemberIndex(member as u16), self.is_troubled());
         let group = self.group.as_mut().expect("there is a group between steps");
         self.sim.block_on(async {
-            if matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding) {
+            if group.state(member).takes_writes() {
                 // The fault that was to fail it has not happened yet.
                 let state = group.leader().fail_member(index).await;
                 state.expect("no more members are lost than the level survives");

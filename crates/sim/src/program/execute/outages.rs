@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ::drive::Env;
 use array::{JoinError, MemberIndex};
-use format::{BLOCK, MemberState, Role, Superblock, superblock_offsets};
+use format::{BLOCK, Role, Superblock, superblock_offsets};
 
 use super::{Run, living, new_drive};
 use crate::engine::{Group, uuid};
@@ -199,7 +199,7 @@ impl Run {
         let remote = self.setup.remote;
         for member in (0..usize::from(self.setup.shape.members)).filter(|&member| !remote.has(member)) {
             self.sim.block_on(self.group().jobs_end());
-            let is_out = matches!(self.group().state(member), MemberState::Faulty | MemberState::Missing);
+            let is_out = !self.group().state(member).takes_writes();
             if !is_out || self.ledger.is_lost(member) || !self.group().leader().status().spares.is_empty() {
                 continue;
             }
@@ -228,9 +228,8 @@ impl Run {
         let group = self.group.as_mut().expect("there is a group between steps");
         let array = group.leader().shared().array;
         let slots = group.leader().shared().slots();
-        let is_live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
         let in_use: Vec<u32> = slots
-            .filter(|(_, slot)| is_live(slot.state))
+            .filter(|(_, slot)| slot.state.takes_writes())
             .map(|(_, slot)| group.drives[usize::from(slot.drive.0)].index())
             .collect();
         let places = (0..group.drives.len()).filter(|place| !group.released.contains(place));

@@ -2,7 +2,7 @@
 //! return.
 //!
 //! Drives of this machine cause kernel events; remote drives are polled instead. The rules are
-//! those of [`crate::engine::hotplug`].
+//! those of [`crate::engine::drives::hotplug`].
 //!
 //! Groups that could not be started are tried again here, too: no event tells that an adapter works
 //! again after a reset.
@@ -16,14 +16,14 @@ use api::ErrorCode;
 use array::{Array, Cause};
 use runtime::ShardEnv;
 
-use crate::engine::drives::hotplug::{Outcome, is_live};
-use crate::engine::drives::unassigned::Found;
+use crate::engine::drives::hotplug::PlacementResult;
+use crate::engine::drives::unassigned::DriveFinding;
 use crate::engine::drives::{Consent, find};
 use crate::engine::errors::stopping;
-pub(crate) use crate::engine::group::disconnected::Away;
+pub(crate) use crate::engine::group::disconnected::DisconnectedDrive;
 use crate::engine::group::not_started::NotStarted;
 use crate::engine::group::{Group, join_error};
-use crate::engine::memory::{Place, Remembered};
+use crate::engine::memory::{DrivePlace, Remembered};
 use crate::engine::{Engine, drives};
 use crate::http::{Answer, ControlError};
 
@@ -49,21 +49,21 @@ struct Try {
     next: Instant,
     wait: Duration,
     /// The last error that was logged.
-    told: String,
+    logged: String,
 }
 
-/// The result of looking for a drive.
-enum Look {
+/// The result of an attempt to reconnect a drive.
+enum Reconnect {
     /// The drive has its place again, or has lost its place for good.
     Ended,
-    /// Look again later.
+    /// Try again later.
     Again { why: String, after: Duration },
 }
 
 impl Engine {
     /// Starts polling for drives of other machines, for as long as the engine lives.
-    pub fn start_looking_for_remotes(self: &Arc<Self>) {
-        self.start_looking_for_namespaces();
+    pub fn start_reconnecting(self: &Arc<Self>) {
+        self.start_reconnecting_namespaces();
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
             let mut tried = BTreeMap::new();
@@ -75,10 +75,10 @@ impl Engine {
                         tracing::debug!(group = group.name, %error, "not looked after");
                     }
                 }
-                let looks: Vec<_> = engine.all().into_iter().map(|group| engine.look_for_away(group)).collect();
+                let looks: Vec<_> = engine.all().into_iter().map(|group| engine.reconnect_due(group)).collect();
                 join_all(looks).await;
                 if look.is_multiple_of(ABSENT_EVERY) {
-                    engine.look_for_absent(&mut tried).await;
+                    engine.retry_not_started(&mut tried).await;
                 }
             }
         });
@@ -101,7 +101,7 @@ impl Engine {
             let reach =
                 drive.identity.as_deref().map(|identity| self.opener.remotes.reach(identity)).unwrap_or_default();
             match status.members.iter().find(|member| member.drive == Some(id)) {
-                Some(member) if is_live(member.state) && reach.is_lost => {
+                Some(member) if member.state.takes_writes() && reach.is_lost => {
                     let index = member.member;
                     let out = move |array: Array<ShardEnv>| async move {
                         array.fail_member_on(index, id, Cause::OutOfReach).await
@@ -113,9 +113,9 @@ impl Engine {
                     }
                 }
                 // A member that an operator took out stays out.
-                Some(member) if !is_live(member.state) && reach.was_lost => {
-                    group.let_go(id).await?;
-                    group.away().push(Away::new(drive.place()));
+                Some(member) if !member.state.takes_writes() && reach.was_lost => {
+                    group.release_drive(id).await?;
+                    group.disconnected().push(DisconnectedDrive::new(drive.place()));
                 }
                 None if reach.is_lost && status.replacement.is_some_and(|(_, copy)| copy == id) => {
                     let index = status.replacement.expect("it was just seen").0;
@@ -131,33 +131,34 @@ impl Engine {
         Ok(())
     }
 
-    async fn look_for_away(&self, group: Arc<Group>) {
+    async fn reconnect_due(&self, group: Arc<Group>) {
         let now = Instant::now();
-        let due: Vec<Away> = group.away().iter().filter(|away| away.not_before <= now).cloned().collect();
-        let looks: Vec<_> = due.into_iter().map(|away| self.look_for_one(&group, away.place)).collect();
+        let due: Vec<DisconnectedDrive> =
+            group.disconnected().iter().filter(|drive| drive.not_before <= now).cloned().collect();
+        let looks: Vec<_> = due.into_iter().map(|away| self.reconnect_drive(&group, away.place)).collect();
         join_all(looks).await;
     }
 
-    async fn look_for_one(&self, group: &Arc<Group>, place: Place) {
-        let look = self.look_for(group, &place).await;
-        let look = look.unwrap_or_else(|error| Look::Again { why: error.to_string(), after: Duration::ZERO });
-        let mut all = group.away();
+    async fn reconnect_drive(&self, group: &Arc<Group>, place: DrivePlace) {
+        let look = self.try_reconnect(group, &place).await;
+        let look = look.unwrap_or_else(|error| Reconnect::Again { why: error.to_string(), after: Duration::ZERO });
+        let mut all = group.disconnected();
         let Some(known) = all.iter_mut().find(|known| known.place == place) else { return };
         match look {
-            Look::Ended => all.retain(|known| known.place != place),
-            Look::Again { why, after } => {
-                if known.told != why {
+            Reconnect::Ended => all.retain(|known| known.place != place),
+            Reconnect::Again { why, after } => {
+                if known.logged != why {
                     let (group, drive) = (&group.name, &place.drive);
                     tracing::warn!(group, drive, reason = why, "a drive of another machine is not back");
                 }
                 known.not_before = Instant::now() + after;
-                known.told = why;
+                known.logged = why;
             }
         }
     }
 
-    /// Looks for one drive, and puts it back in its place.
-    async fn look_for(&self, group: &Arc<Group>, place: &Place) -> Answer<Look> {
+    /// Connects to one drive, and puts it back in its place.
+    async fn try_reconnect(&self, group: &Arc<Group>, place: &DrivePlace) -> Answer<Reconnect> {
         self.opener.remotes.answers(&place.drive).await?;
         // The lock comes first: another request that changes the group must find the drive free.
         let _one = self.changes.lock().await;
@@ -165,7 +166,7 @@ impl Engine {
             return Err(stopping());
         }
         let drive = drives::open(&self.opener, &place.drive, Consent::default()).await?;
-        let again = |why: String| Ok(Look::Again { why, after: LOOK_AGAIN });
+        let again = |why: String| Ok(Reconnect::Again { why, after: LOOK_AGAIN });
         if place.identity.is_some() && drive.identity != place.identity {
             return again("another drive is there now".to_owned());
         }
@@ -182,31 +183,31 @@ impl Engine {
                 drive = name,
                 "is back, and another drive has its place: not looked for any more"
             );
-            return Ok(Look::Ended);
+            return Ok(Reconnect::Ended);
         }
         let member = match self.place_of(group, &own).await? {
             Ok(member) => member,
-            Err(Outcome::NotYet(why)) => return Ok(Look::Again { why, after: Duration::ZERO }),
-            Err(Outcome::Known(Found::Unused(why))) => return again(why),
-            Err(Outcome::Known(Found::Empty) | Outcome::Used) => return Ok(Look::Ended),
+            Err(PlacementResult::NotYet(why)) => return Ok(Reconnect::Again { why, after: Duration::ZERO }),
+            Err(PlacementResult::Known(DriveFinding::Unused(why))) => return again(why),
+            Err(PlacementResult::Known(DriveFinding::Empty) | PlacementResult::Used) => return Ok(Reconnect::Ended),
         };
         if !self.unassigned_drives.may_return(drive.identity.as_deref().unwrap_or(&drive.name)) {
             return again(format!("it comes and goes too often to get slot {} again now", member.member.0));
         }
         Self::put_in_place(group, &member, drive).await?;
-        group.away().retain(|away| away.place != *place);
+        group.disconnected().retain(|drive| drive.place != *place);
         self.remember();
         tracing::info!(group = group_name, slot = member.member.0, drive = name, "a drive is back in its place");
-        Ok(Look::Ended)
+        Ok(Reconnect::Ended)
     }
 
     /// Starts groups that could not be started: at once when more of their drives on other machines
     /// answer than at the last attempt, and periodically while all their drives are present.
-    async fn look_for_absent(&self, tried: &mut BTreeMap<String, Try>) {
+    async fn retry_not_started(&self, tried: &mut BTreeMap<String, Try>) {
         let absent: Vec<Remembered> = self.not_started.list().into_iter().map(|group| group.remembered).collect();
         tried.retain(|uuid, _| absent.iter().any(|absent| absent.uuid == *uuid));
         for remembered in absent {
-            let places: Vec<&Place> = remembered.drives.iter().filter(|place| place.is_remote()).collect();
+            let places: Vec<&DrivePlace> = remembered.drives.iter().filter(|place| place.is_remote()).collect();
             let asking: Vec<_> = places.iter().map(|place| self.opener.remotes.answers(&place.drive)).collect();
             let there: Vec<bool> = join_all(asking).await.iter().map(Result::is_ok).collect();
             if there.iter().all(|there| !there) && !there.is_empty() {
@@ -215,12 +216,12 @@ impl Engine {
             let is_same = |last: &&Try| last.there == there;
             let last = tried.get(&remembered.uuid);
             let again = last.filter(is_same).map_or(TRY_AGAIN, |last| TRY_AGAIN_MAX.min(last.wait * 2));
-            let told = last.map(|last| last.told.clone()).unwrap_or_default();
+            let logged = last.map(|last| last.logged.clone()).unwrap_or_default();
             let is_due = match last {
                 // A group with only local drives was already tried when it became absent.
                 None if there.is_empty() => {
                     let next = Instant::now() + TRY_AGAIN;
-                    tried.insert(remembered.uuid.clone(), Try { there, next, wait: TRY_AGAIN, told });
+                    tried.insert(remembered.uuid.clone(), Try { there, next, wait: TRY_AGAIN, logged });
                     continue;
                 }
                 None => true,
@@ -233,11 +234,11 @@ impl Engine {
             match self.start_late(&remembered).await {
                 Ok(()) => drop(tried.remove(&remembered.uuid)),
                 Err(error) => {
-                    if error.message != told {
+                    if error.message != logged {
                         tracing::warn!(group = remembered.name, %error, "some of its drives are there, and it is not started");
                     }
                     let next = Instant::now() + again;
-                    tried.insert(remembered.uuid.clone(), Try { there, next, wait: again, told: error.message });
+                    tried.insert(remembered.uuid.clone(), Try { there, next, wait: again, logged: error.message });
                 }
             }
         }
@@ -263,7 +264,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        group.away().extend(opened.away.into_iter().map(Away::new));
+        group.disconnected().extend(opened.disconnected.into_iter().map(DisconnectedDrive::new));
         tracing::info!(group = group.name, "its drives are there: started");
         self.remember();
         Ok(())

@@ -1,53 +1,34 @@
-//! Read-only requests.
+//! The status of the daemon, requests about drives, and what other requests show of groups.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::{GroupStatus, ShardStatus, Status};
+use api::{
+    Changed, Drive, DriveDetails, DriveHealth, DriveWipe, ErrorCode, GroupStatus, ShardStatus, Status, WipedDrive,
+};
 use array::DriveId;
+use async_trait::async_trait;
 use drive::Env;
 use runtime::ShardEnv;
 
-use crate::engine::drives::unassigned;
+use crate::engine::drives::{Consent, unassigned};
 use crate::engine::errors::stopping;
-use crate::engine::group::Group;
+use crate::engine::group::group_drive::GroupDrive;
+use crate::engine::group::{Group, lost};
 use crate::engine::view::Moment;
-use crate::engine::{Engine, view};
-use crate::http::{Answer, ControlError};
+use crate::engine::{Engine, drives, view};
+use crate::http::{Answer, Control, ControlError, DriveControl, ExportControl, HostControl};
 
-impl Engine {
-    /// The shards' monotonic time, in which jobs are measured.
-    async fn shard_now(&self) -> Answer<u64> {
-        self.shards[0].call(|| async { ShardEnv::current().now() }).await.map_err(|_| stopping())
-    }
-
-    async fn moment(&self) -> Answer<Moment> {
-        let (shard_ns, unix_s) = (self.shard_now().await?, self.clock.unix_s());
-        Ok(Moment { shard_ns, unix_s, scrubbed: self.scrubbed_now() })
-    }
-
-    pub(crate) async fn look_at_group(&self, group: &Group) -> Answer<api::Group> {
-        let (status, catalogue) = (group.status().await?, group.catalogue().await?);
-        let mut seen = view::group(group, &status, &catalogue, &self.moment().await?);
-        seen.warnings.extend(self.told_by_drives(group, &status));
-        Ok(seen)
-    }
-
-    pub(crate) async fn look_at_groups(&self) -> Answer<Vec<api::Group>> {
-        let mut groups = Vec::new();
-        for group in self.all() {
-            groups.push(self.look_at_group(&group).await?);
-        }
-        Ok(groups)
-    }
-
-    pub(crate) async fn look_at_status(&self) -> Answer<Status> {
+#[async_trait]
+impl Control for Engine {
+    async fn status(&self) -> Answer<Status> {
         let mut groups = Vec::new();
         let moment = self.moment().await?;
         for group in self.all() {
             let status = group.status().await?;
             let catalogue = group.catalogue().await?;
             let mut seen = view::group(&group, &status, &catalogue, &moment);
-            seen.warnings.extend(self.told_by_drives(&group, &status));
+            seen.warnings.extend(self.all_warnings(&group, &status));
             let in_sync = |member: &&api::Member| member.state == api::MemberState::InSync;
             groups.push(GroupStatus {
                 in_sync_count: seen.members.iter().filter(in_sync).count() as u32,
@@ -84,13 +65,16 @@ impl Engine {
             buffers: self.listeners.buffers(),
             shards: self.shards.iter().map(shard).collect(),
             groups,
-            not_started: self.look_at_not_started(),
-            exports: self.look_at_exports().await?,
-            hosts: self.look_at_hosts().await?,
+            not_started: self.query_not_started(),
+            exports: self.exports().await?,
+            hosts: self.hosts().await?,
         })
     }
+}
 
-    pub(crate) async fn look_at_drives(&self) -> Answer<Vec<api::Drive>> {
+#[async_trait]
+impl DriveControl for Engine {
+    async fn drives(&self) -> Answer<Vec<Drive>> {
         let mut drives = Vec::new();
         for group in self.all() {
             let status = group.status().await?;
@@ -107,11 +91,62 @@ impl Engine {
         Ok(drives)
     }
 
+    async fn drive(&self, drive: &str) -> Answer<DriveDetails> {
+        self.query_drive(&drives::name_of(drive)?).await
+    }
+
+    async fn drive_healths(&self) -> Answer<BTreeMap<String, DriveHealth>> {
+        let mut healths = BTreeMap::new();
+        for group in self.all() {
+            let said = |drive: &GroupDrive| Some((drive.name.clone(), self.healths.of(drive.open.device_number()?)?));
+            healths.extend(group.drives().iter().flatten().filter_map(said));
+        }
+        Ok(healths)
+    }
+
+    async fn drive_wipe(&self, drive: &str, request: DriveWipe) -> Answer<Changed<WipedDrive>> {
+        self.opener.remotes.try_all(&[drive.to_owned()]).await?;
+        let _one = self.changes.lock().await;
+        let taken = drives::open(&self.opener, drive, Consent::none(request.dry_run)).await?;
+        let Some(superblock) = drives::superblock_of(&self.shards[0], &taken).await? else {
+            let message = format!("{} belongs to no group: there is nothing to erase", taken.name);
+            return Err(ControlError::new(ErrorCode::WrongState, message));
+        };
+        let described = lost::described(&taken.name, &taken.open);
+        let steps = vec![format!("erase the group {:?} ({}) from {described}", superblock.name, superblock.array)];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        tracing::info!(drive = taken.name, group = superblock.name, uuid = %superblock.array, "an operator wipes a drive");
+        self.erase(taken.open.clone()).await?;
+        let (group, uuid) = (superblock.name, superblock.array.to_string());
+        Ok(Changed::done(steps, WipedDrive { drive: taken.name.clone(), group, uuid }))
+    }
+}
+
+impl Engine {
+    /// The shards' monotonic time, in which jobs are measured.
+    async fn shard_now(&self) -> Answer<u64> {
+        self.shards[0].call(|| async { ShardEnv::current().now() }).await.map_err(|_| stopping())
+    }
+
+    async fn moment(&self) -> Answer<Moment> {
+        let (shard_ns, unix_s) = (self.shard_now().await?, self.clock.unix_s());
+        Ok(Moment { shard_ns, unix_s, scrubbed: self.scrubbed_now() })
+    }
+
+    pub(crate) async fn query_group(&self, group: &Group) -> Answer<api::Group> {
+        let (status, catalogue) = (group.status().await?, group.catalogue().await?);
+        let mut seen = view::group(group, &status, &catalogue, &self.moment().await?);
+        seen.warnings.extend(self.all_warnings(group, &status));
+        Ok(seen)
+    }
+
     /// The warnings of a group's drives, and the drives that could help the group.
-    fn told_by_drives(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
-        let mut told = self.drive_warnings(group, status);
-        told.extend(self.offers_for(group, status));
-        told
+    fn all_warnings(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
+        let mut warnings = self.drive_warnings(group, status);
+        warnings.extend(self.offers_for(group, status));
+        warnings
     }
 
     /// Offers of unassigned drives that could take the place of a lost member of the group.
@@ -119,11 +154,7 @@ impl Engine {
         unassigned::offers(group, status, &self.unassigned_drives.list(&self.all()))
     }
 
-    pub(crate) async fn look_at_volume(
-        &self,
-        group: &Arc<Group>,
-        record: &format::VolumeRecord,
-    ) -> Answer<api::Volume> {
+    pub(crate) async fn query_volume(&self, group: &Arc<Group>, record: &format::VolumeRecord) -> Answer<api::Volume> {
         let extents = record.extents.clone();
         let used = group.lead(move |array| async move {
             let mut used = 0;
@@ -133,28 +164,6 @@ impl Engine {
             used
         });
         Ok(view::volume(group, record, used.await?))
-    }
-
-    pub(crate) async fn look_at_volumes(&self) -> Answer<Vec<api::Volume>> {
-        let mut volumes = Vec::new();
-        for group in self.all() {
-            for record in group.catalogue().await?.volumes {
-                volumes.push(self.look_at_volume(&group, &record).await?);
-            }
-        }
-        volumes.extend(self.all_imports().iter().filter_map(|import| import.volume()));
-        volumes.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(volumes)
-    }
-
-    pub(crate) async fn look_at_exports(&self) -> Answer<Vec<api::Export>> {
-        let mut exports = Vec::new();
-        for group in self.all() {
-            let catalogue = group.catalogue().await?;
-            exports.extend(group.exports().values().map(|running| view::export(&group, &catalogue, running)));
-        }
-        exports.extend(self.import_exports());
-        Ok(exports)
     }
 
     /// The record of a volume and its group.

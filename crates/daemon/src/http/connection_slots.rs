@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 /// The connection slots of one listener.
 #[derive(Debug)]
-pub(super) struct Seats {
+pub(super) struct ConnectionSlots {
     max: usize,
     table: Mutex<Table>,
     /// A slot became free, or a connection waits for its client again.
@@ -67,24 +67,24 @@ impl From<IpAddr> for Peer {
 
 /// The slot of a connection. It is freed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
-    seats: Arc<Seats>,
+pub(super) struct ConnectionSlot {
+    slots: Arc<ConnectionSlots>,
     number: u64,
     leave: Arc<Notify>,
 }
 
-impl Seats {
+impl ConnectionSlots {
     /// Makes `max` slots.
-    pub fn new(max: usize) -> Arc<Seats> {
-        Arc::new(Seats { max, table: Mutex::default(), changed: Notify::new() })
+    pub fn new(max: usize) -> Arc<ConnectionSlots> {
+        Arc::new(ConnectionSlots { max, table: Mutex::default(), changed: Notify::new() })
     }
 
     /// A slot for a connection from `peer`, as soon as one is free. Only one task may wait at a
     /// time.
-    pub async fn seat(self: &Arc<Seats>, peer: Option<Peer>) -> Seat {
+    pub async fn acquire(self: &Arc<ConnectionSlots>, peer: Option<Peer>) -> ConnectionSlot {
         loop {
-            if let Some(seat) = self.try_seat(peer) {
-                return seat;
+            if let Some(slot) = self.try_acquire(peer) {
+                return slot;
             }
             // A change since the attempt above has left a permit.
             self.changed.notified().await;
@@ -92,14 +92,14 @@ impl Seats {
     }
 
     /// A slot, if one is free. Otherwise asks a connection to close, if one may.
-    fn try_seat(self: &Arc<Seats>, peer: Option<Peer>) -> Option<Seat> {
+    fn try_acquire(self: &Arc<ConnectionSlots>, peer: Option<Peer>) -> Option<ConnectionSlot> {
         let mut table = self.table();
         if table.taken.len() < self.max {
             let number = table.tick();
             let leave = Arc::new(Notify::new());
             let taken = Taken { peer, is_known: false, state: State::Waits(number), leave: leave.clone() };
             table.taken.insert(number, taken);
-            return Some(Seat { seats: self.clone(), number, leave });
+            return Some(ConnectionSlot { slots: self.clone(), number, leave });
         }
         table.make_room();
         None
@@ -136,7 +136,7 @@ impl Table {
     }
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// Returns when the connection has to close.
     pub async fn is_needed(&self) {
         self.leave.notified().await;
@@ -162,20 +162,20 @@ impl Seat {
     /// Records that the request was answered.
     pub fn waits(&self) {
         self.change(|taken, now| taken.state = State::Waits(now));
-        self.seats.changed.notify_one();
+        self.slots.changed.notify_one();
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Taken, u64) -> T) -> T {
-        let mut table = self.seats.table();
+        let mut table = self.slots.table();
         let now = table.tick();
         change(table.taken.get_mut(&self.number).expect("a place is taken until it is dropped"), now)
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.seats.table().taken.remove(&self.number);
-        self.seats.changed.notify_one();
+        self.slots.table().taken.remove(&self.number);
+        self.slots.changed.notify_one();
     }
 }
 
@@ -183,9 +183,9 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    /// The numbers of the `seats` that have to close.
-    fn leaving(seats: &Arc<Seats>) -> Vec<u64> {
-        let table = seats.table();
+    /// The numbers of the `slots` that have to close.
+    fn leaving(slots: &Arc<ConnectionSlots>) -> Vec<u64> {
+        let table = slots.table();
         table.taken.iter().filter(|(_, taken)| taken.state == State::Leaves).map(|(number, _)| *number).collect()
     }
 
@@ -194,24 +194,24 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_for_a_newcomer() {
-        let seats = Seats::new(5);
-        let sit = |address| seats.try_seat(peer(address)).unwrap();
-        let known = sit("10.0.0.1");
-        let lonely = sit("10.0.0.2");
-        let crowd = ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:3"].map(sit);
+    fn a_new_connection_replaces_one_that_waits_for_its_client() {
+        let slots = ConnectionSlots::new(5);
+        let acquire = |address| slots.try_acquire(peer(address)).unwrap();
+        let known = acquire("10.0.0.1");
+        let lonely = acquire("10.0.0.2");
+        let crowd = ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:3"].map(acquire);
         known.is_known();
         assert!(crowd[0].serves());
         let mut gone = Vec::new();
-        let mut goes = |seat: Seat| {
-            assert!(seats.try_seat(peer("10.0.0.9")).is_none() && seats.try_seat(None).is_none());
-            assert_eq!(leaving(&seats), [seat.number], "one at a time");
-            assert!(!seat.serves(), "its request is not begun");
-            drop(seat);
-            let unassigned = seats.try_seat(peer("10.0.0.9")).unwrap();
-            unassigned.is_known();
-            assert!(unassigned.serves());
-            gone.push(unassigned);
+        let mut goes = |slot: ConnectionSlot| {
+            assert!(slots.try_acquire(peer("10.0.0.9")).is_none() && slots.try_acquire(None).is_none());
+            assert_eq!(leaving(&slots), [slot.number], "one at a time");
+            assert!(!slot.serves(), "its request is not begun");
+            drop(slot);
+            let new = slots.try_acquire(peer("10.0.0.9")).unwrap();
+            new.is_known();
+            assert!(new.serves());
+            gone.push(new);
         };
         let [first, second, third] = crowd;
         goes(second);
@@ -220,6 +220,6 @@ mod tests {
         goes(lonely);
         goes(first);
         goes(known);
-        assert!(seats.try_seat(None).is_none() && leaving(&seats).is_empty(), "all others are being served");
+        assert!(slots.try_acquire(None).is_none() && leaving(&slots).is_empty(), "all others are being served");
     }
 }
