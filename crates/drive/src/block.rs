@@ -72,7 +72,7 @@ pub trait Block {
     ///
     /// # Errors
     /// [`BlockError::OutOfRange`].
-    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError>;
+    fn extents(&self, offset: u64, len: u64) -> impl Future<Output = Result<Vec<Extent>, BlockError>>;
 }
 
 /// How a range is zeroed.

@@ -177,7 +177,7 @@ impl Block for Ram {
         Ok(())
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         self.check(offset, len)?;
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = offset;
@@ -223,11 +223,11 @@ mod tests {
         let ram = Ram::new(1 << 20);
         now(ram.write(CHUNK_BYTES as u64 - 100, Buf::from(vec![7; 200]), false)).unwrap();
         assert_eq!(ram.allocated_bytes(), 8192);
-        let extents = ram.extents(0, 1 << 20).unwrap();
+        let extents = now(ram.extents(0, 1 << 20)).unwrap();
         let of = |len: usize, allocated| Extent { len: len as u64, allocated };
         let hole = CHUNK_BYTES - 4096;
         assert_eq!(extents, [of(hole, false), of(8192, true), of((1 << 20) - hole - 8192, false)]);
-        assert_eq!(ram.extents(CHUNK_BYTES as u64 - 4097, 2).unwrap(), [of(1, false), of(1, true)]);
+        assert_eq!(now(ram.extents(CHUNK_BYTES as u64 - 4097, 2)).unwrap(), [of(1, false), of(1, true)]);
 
         let read = now(ram.read(CHUNK_BYTES as u64 - 101, BufMut::zeroed(202))).unwrap();
         assert!(read[0] == 0 && read[201] == 0 && read[1..201].iter().all(|&byte| byte == 7));
@@ -257,6 +257,6 @@ mod tests {
         assert!(now(ram.read(4999, BufMut::zeroed(1))).is_ok());
         assert!(now(ram.read(4999, BufMut::zeroed(2))).is_err());
         assert!(now(ram.write(u64::MAX, Buf::zeroes(2), false)).is_err());
-        assert!(ram.extents(5000, 1).is_err());
+        assert!(now(ram.extents(5000, 1)).is_err());
     }
 }

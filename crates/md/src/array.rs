@@ -336,7 +336,7 @@ impl<E: Env> Block for Array<E> {
         Ok(())
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         self.check(offset, len)?;
         Ok(vec![Extent { len, allocated: true }])
     }

@@ -188,7 +188,7 @@ impl<E: Env> Block for Direct<E> {
         self.0.array.flush().await
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         let (at, left) = self.0.place.borrow().locate(offset, len)?;
         self.0.array.extents(at, len.min(left))
     }

@@ -209,7 +209,7 @@ impl<N: Network> Block for Edges<N> {
     }
 
     /// It is unknown which data were ever written.
-    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         self.check(offset, len)?;
         Ok(vec![Extent { len, allocated: true }])
     }

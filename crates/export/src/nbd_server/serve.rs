@@ -185,7 +185,7 @@ async fn execute<B: Block>(
         Command::Read { len: 0, .. } | Command::Write { len: 0, .. } => Ok(Answer::Done),
         Command::Read { offset, len, unfragmented } => {
             if len >= HOLE_READ_BYTES_MIN && client.replies.structured() {
-                let holes = holes(block, offset, len, unfragmented)?;
+                let holes = holes(block, offset, len, unfragmented).await?;
                 if !holes.is_empty() {
                     return parts(&client.link, block, holes).await;
                 }
@@ -224,7 +224,7 @@ async fn execute<B: Block>(
             Ok(Answer::Done)
         }
         Command::BlockStatus { offset, len, one } => {
-            let extents = block.extents(offset, u64::from(len))?;
+            let extents = block.extents(offset, u64::from(len)).await?;
             let count = if one { 1 } else { usize::MAX };
             let descriptors = extents.iter().take(count).map(|extent| Descriptor {
                 len: u32::try_from(extent.len).expect("extents lie within the length that was asked for"),
@@ -238,8 +238,13 @@ async fn execute<B: Block>(
 /// The parts of a read that is worth answering in parts: offset, length, allocated. The result is
 /// empty if there is no hole, if there are too many parts, if the answer does not cover the range,
 /// or if there are data and holes where only one chunk is allowed.
-fn holes<B: Block>(block: &B, offset: u64, len: u32, unfragmented: bool) -> Result<Vec<(u64, u32, bool)>, BlockError> {
-    let extents = block.extents(offset, u64::from(len))?;
+async fn holes<B: Block>(
+    block: &B,
+    offset: u64,
+    len: u32,
+    unfragmented: bool,
+) -> Result<Vec<(u64, u32, bool)>, BlockError> {
+    let extents = block.extents(offset, u64::from(len)).await?;
     let covers = extents.iter().map(|extent| extent.len).sum::<u64>() == u64::from(len);
     let sparse = extents.iter().any(|extent| !extent.allocated);
     let parts_max = if unfragmented { 1 } else { READ_PARTS_MAX };

@@ -104,7 +104,7 @@ impl Block for Disk {
         Ok(())
     }
 
-    fn extents(&self, _: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+    async fn extents(&self, _: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         Ok(vec![Extent { len, allocated: true }])
     }
 }

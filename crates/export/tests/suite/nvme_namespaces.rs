@@ -138,8 +138,8 @@ impl Block for Elastic {
         self.ram.flush().await
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
-        self.ram.extents(offset, len)
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+        self.ram.extents(offset, len).await
     }
 }
 

@@ -81,7 +81,7 @@ impl Block for Fleeting {
         Ok(())
     }
 
-    fn extents(&self, _: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+    async fn extents(&self, _: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         Ok(vec![Extent { len, allocated: true }])
     }
 }

@@ -119,12 +119,12 @@ impl Block for Served {
         }
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         match self {
-            Served::Volume(volume) => volume.extents(offset, len),
-            Served::Import(array) => array.extents(offset, len),
-            Served::Drive(drive) => drive.extents(offset, len),
-            Served::Namespace(namespace) => namespace.extents(offset, len),
+            Served::Volume(volume) => volume.extents(offset, len).await,
+            Served::Import(array) => array.extents(offset, len).await,
+            Served::Drive(drive) => drive.extents(offset, len).await,
+            Served::Namespace(namespace) => namespace.extents(offset, len).await,
         }
     }
 }

@@ -81,7 +81,7 @@ impl Block for Connected {
     }
 
     /// Everything counts as allocated: the target does not tell which blocks were ever written.
-    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         let size = self.size_bytes();
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(BlockError::OutOfRange { offset, len, size });

@@ -75,7 +75,7 @@ impl Block for Raw {
     }
 
     /// Everything counts as allocated: the drive does not tell which blocks were ever written.
-    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         self.drive.info().check(offset, 0).map_err(error)?;
         Ok(vec![Extent { len, allocated: true }])
     }

@@ -155,8 +155,8 @@ impl Block for Volume {
         self.ram.flush().await
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
-        self.ram.extents(offset, len)
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+        self.ram.extents(offset, len).await
     }
 }
 
