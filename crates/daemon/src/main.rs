@@ -206,7 +206,7 @@ async fn serve(
     let replaced = tokio::select! {
         _ = terminate.recv() => false,
         _ = interrupt.recv() => false,
-        () = handover.asked() => true,
+        () = handover.requested() => true,
     };
     if replaced {
         tracing::info!("stopping for an upgrade");

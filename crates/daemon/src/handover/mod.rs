@@ -51,7 +51,7 @@ pub struct Handover {
     /// When the upgrade stopped accepting connections, in microseconds of `CLOCK_MONOTONIC`.
     since_us: Mutex<Option<u64>>,
     /// Notified when an upgrade is requested.
-    asked: Notify,
+    requested: Notify,
     manager: Option<Manager>,
     /// The path from which this program was started.
     program: PathBuf,
@@ -77,7 +77,7 @@ impl Handover {
             sockets: Mutex::default(),
             upgrade: Mutex::default(),
             since_us: Mutex::default(),
-            asked: Notify::new(),
+            requested: Notify::new(),
             manager: None,
             program: program::own_path(),
         }
@@ -248,13 +248,13 @@ impl Handover {
             pause_us: None,
             message: None,
         };
-        self.asked.notify_one();
+        self.requested.notify_one();
         Ok(Changed::done(steps, upgrade.clone()))
     }
 
     /// Waits until an upgrade is requested.
-    pub async fn asked(&self) {
-        self.asked.notified().await;
+    pub async fn requested(&self) {
+        self.requested.notified().await;
     }
 
     /// Starts the pause of an upgrade: from now on no client is served.

@@ -103,7 +103,7 @@ pub(super) fn check(program: &Path) -> Answer<String> {
     if mode & 0o002 != 0 || (mode & 0o020 != 0 && ![0, own.gid()].contains(&file.gid())) {
         return refuse(ErrorCode::Invalid, format!("others can change it (mode {:o})", mode & 0o7777));
     }
-    match asked(program) {
+    match version_output(program) {
         Ok(answer) => match version(&answer) {
             Some(version) => Ok(version.to_owned()),
             None => refuse(
@@ -132,7 +132,7 @@ fn version(answer: &str) -> Option<&str> {
 }
 
 /// The output of a program for `--version`.
-fn asked(program: &Path) -> Result<String, String> {
+fn version_output(program: &Path) -> Result<String, String> {
     let broken = |error: io::Error| format!("its answer cannot be read: {error}");
     let (mut ours, theirs) = UnixStream::pair().map_err(broken)?;
     ours.set_nonblocking(true).map_err(broken)?;

@@ -102,7 +102,7 @@ fn health(log: &[u8]) -> Option<DriveHealth> {
 
 /// Asks a drive through a separate descriptor. It claims nothing, so the group may close the drive
 /// meanwhile. Blocks the calling thread.
-fn ask(device: (u32, u32)) -> Option<(Who, Option<DriveHealth>)> {
+fn query_device(device: (u32, u32)) -> Option<(Who, Option<DriveHealth>)> {
     let file = File::open(identity::path_of(device)?).ok()?;
     let opened = file.metadata().ok()?.rdev();
     if (libc::major(opened), libc::minor(opened)) != device {
@@ -115,7 +115,7 @@ fn ask(device: (u32, u32)) -> Option<(Who, Option<DriveHealth>)> {
 /// The same from a task. Empty if the drive does not answer in time.
 async fn answer(device: Option<(u32, u32)>) -> (Who, Option<DriveHealth>) {
     let Some(device) = device else { return (Who::default(), None) };
-    let asking = tokio::task::spawn_blocking(move || ask(device));
+    let asking = tokio::task::spawn_blocking(move || query_device(device));
     tokio::time::timeout(ASK_WITHIN, asking).await.ok().and_then(Result::ok).flatten().unwrap_or_default()
 }
 
@@ -149,13 +149,13 @@ impl Engine {
                 ticks.tick().await;
                 let Some(engine) = engine.upgrade() else { return };
                 for group in engine.all() {
-                    engine.ask_drives(&group).await;
+                    engine.query_healths(&group).await;
                 }
             }
         });
     }
 
-    async fn ask_drives(&self, group: &Group) {
+    async fn query_healths(&self, group: &Group) {
         let named = |drive: &GroupDrive| Some((drive.name.clone(), drive.open.device_number()?));
         let drives: Vec<_> = group.drives().iter().flatten().filter_map(named).collect();
         for (drive, device) in drives {

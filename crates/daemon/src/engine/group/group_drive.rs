@@ -5,7 +5,7 @@ use runtime::{DriveKind, OpenDrive};
 use crate::engine::drives::identity;
 use crate::engine::memory::DrivePlace;
 
-/// A drive that the group has open. Its [`DriveId`] is its index.
+/// A drive that the group has open. Its [`array::DriveId`] is its index.
 #[derive(Clone)]
 pub(crate) struct GroupDrive {
     pub name: String,

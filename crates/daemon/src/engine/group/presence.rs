@@ -60,13 +60,13 @@ impl Engine {
             loop {
                 tokio::time::sleep(ASK_EVERY).await;
                 let Some(engine) = engine.upgrade() else { return };
-                engine.all().iter().for_each(|group| engine.ask_members(group));
+                engine.all().iter().for_each(|group| engine.query_members(group));
             }
         });
     }
 
     /// Asks every drive that has answered its previous request.
-    fn ask_members(&self, group: &Arc<Group>) {
+    fn query_members(&self, group: &Arc<Group>) {
         let drives: BTreeMap<DriveId, GroupDrive> = {
             let drives = group.drives();
             let open = drives.iter().enumerate();
@@ -92,12 +92,12 @@ impl Engine {
                     group.note_presence(id, &drive.name, Some("it does not answer".to_owned()));
                 }
             } else {
-                self.ask(group.clone(), id, drive);
+                self.query_member(group.clone(), id, drive);
             }
         }
     }
 
-    fn ask(&self, group: Arc<Group>, id: DriveId, drive: GroupDrive) {
+    fn query_member(&self, group: Arc<Group>, id: DriveId, drive: GroupDrive) {
         let (open, name) = (drive.open, drive.name);
         group.presence().asked.insert(id, Instant::now());
         let answer = self.shards[0].call(move || async move {

@@ -8,7 +8,7 @@
 //!    wait until its namespace is found again.
 //! 3. Requests that are not answered when the daemon ends are passed to the next daemon. It sends
 //!    nothing until the target no longer executes commands of the previous daemon
-//!    ([`crate::engine::remote`]).
+//!    ([`crate::engine::drives::remote`]).
 //! 4. A device has the size of its namespace. When the namespace grows, the device grows as soon as
 //!    all shards know.
 

@@ -43,7 +43,7 @@ fn named(array: &MdArray) -> String {
 }
 
 /// The reasons why drives are not read, as text.
-fn said(reasons: &[DriveReason]) -> Vec<String> {
+fn reason_texts(reasons: &[DriveReason]) -> Vec<String> {
     reasons.iter().map(|DriveReason { drive, reason }| format!("{drive}: {reason}")).collect()
 }
 
@@ -54,7 +54,7 @@ fn not_read(found: &FoundMdArray, refusal: &md::Refusal) -> String {
         sentence.push_str("; to read it all the same, say --allow-inconsistent");
     }
     if !found.shown.left_out.is_empty() {
-        sentence.push_str(&format!(" (left out: {})", said(&found.shown.left_out).join("; ")));
+        sentence.push_str(&format!(" (left out: {})", reason_texts(&found.shown.left_out).join("; ")));
     }
     sentence
 }

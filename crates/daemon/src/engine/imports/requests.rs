@@ -14,7 +14,7 @@ use crate::engine::exports::offer;
 use crate::engine::group::shard;
 use crate::engine::imports::connect::{LOSS_DEFAULT, parsed};
 use crate::engine::imports::import::{FoundMdArray, Import, Looked, Source};
-use crate::engine::imports::{import, named, not_read, refuse, said};
+use crate::engine::imports::{import, named, not_read, reason_texts, refuse};
 use crate::engine::memory::{RememberedImport, RememberedNamespace};
 use crate::engine::{Engine, drives};
 use crate::http::{Answer, ImportControl};
@@ -45,7 +45,7 @@ fn choose<'a>(looked: &'a Looked, wanted: Option<&str>) -> Answer<&'a FoundMdArr
         }
         (None, ..) => Err(refuse(
             ErrorCode::NotAssemblable,
-            format!("the drives hold no md array: {}", said(&looked.others).join("; ")),
+            format!("the drives hold no md array: {}", reason_texts(&looked.others).join("; ")),
         )),
     }
 }
@@ -53,7 +53,8 @@ fn choose<'a>(looked: &'a Looked, wanted: Option<&str>) -> Answer<&'a FoundMdArr
 /// Warnings for the caller about an array that is read.
 fn warnings(found: &FoundMdArray, allow_inconsistent: bool) -> Vec<String> {
     let array = &found.shown;
-    let mut warnings: Vec<String> = said(&array.left_out).iter().map(|said| format!("left out: {said}")).collect();
+    let mut warnings: Vec<String> =
+        reason_texts(&array.left_out).iter().map(|reason| format!("left out: {reason}")).collect();
     let missing = array.members.iter().filter(|member| member.drive.is_none());
     warnings.extend(missing.map(|member| format!("slot {} is missing", member.slot)));
     if !array.clean {

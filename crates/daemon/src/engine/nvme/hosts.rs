@@ -229,7 +229,7 @@ impl HostControl for Engine {
             keys.secrets.insert(at, stored);
         };
         self.change_keys(&keyring, change).await?;
-        self.asked(&keyring).set(host, Some(secret));
+        self.secrets_of(&keyring).set(host, Some(secret));
         tracing::info!(of = %keyring, host, "a host has another secret");
         let way = if record.controller_secret.is_some() { "both ways" } else { "one way" };
         let step = format!(
@@ -246,7 +246,7 @@ impl HostControl for Engine {
             return Err(ControlError::new(ErrorCode::Invalid, format!("{host} has no secret for {keyring}")));
         }
         self.change_keys(&keyring, |keys| keys.secrets.retain(|known| known.host != host)).await?;
-        self.asked(&keyring).set(host, None);
+        self.secrets_of(&keyring).set(host, None);
         tracing::info!(of = %keyring, host, "a host needs no secret any more");
         Ok(Changed::gone(vec![format!("let {host} in by its name alone, for {keyring}")]))
     }
@@ -284,7 +284,7 @@ impl HostControl for Engine {
             kept.tls_keys.insert(at, stored);
         };
         self.change_keys(&keyring, change).await?;
-        self.asked(&keyring).set_tls(host, Some(keys));
+        self.secrets_of(&keyring).set_tls(host, Some(keys));
         tracing::info!(of = %keyring, host, keys = record.keys.len(), "a host has another key of TLS");
         let step = match record.keys.len() {
             1 => format!("from its next connection on, {host} uses TLS for {keyring}"),
@@ -300,7 +300,7 @@ impl HostControl for Engine {
             return Err(ControlError::new(ErrorCode::Invalid, format!("{host} has no key of TLS for {keyring}")));
         }
         self.change_keys(&keyring, |kept| kept.tls_keys.retain(|known| known.host != host)).await?;
-        self.asked(&keyring).set_tls(host, None);
+        self.secrets_of(&keyring).set_tls(host, None);
         tracing::info!(of = %keyring, host, "a host needs no TLS any more");
         Ok(Changed::gone(vec![format!("let {host} in without TLS, for {keyring}")]))
     }

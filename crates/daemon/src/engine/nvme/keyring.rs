@@ -75,7 +75,7 @@ impl Engine {
     }
 
     /// The table that connections look up.
-    pub(crate) fn asked<'a>(&'a self, keyring: &'a Keyring) -> &'a HostSecrets {
+    pub(crate) fn secrets_of<'a>(&'a self, keyring: &'a Keyring) -> &'a HostSecrets {
         match keyring {
             Keyring::Group(group) => &group.secrets,
             Keyring::Shares => self.shares.secrets(),

@@ -134,7 +134,7 @@ impl Engine {
     }
 
     /// Serves a drive, or records why that failed. If its address does not exist yet, it is tried
-    /// again ([`crate::engine::retry`]).
+    /// again ([`crate::engine::exports::retry`]).
     async fn serve_share(&self, uuid: &Uuid, nsid: u32) {
         let offered = self.offer_share(uuid, nsid).await;
         let mut all = self.shares.all();
