@@ -55,20 +55,20 @@ pub fn generate(target: &Target) -> io::Result<usize> {
     Ok(seeds.len())
 }
 
-/// Stores an input that caused a crash of a target. Returns the path.
+/// Stores an input that caused a crash of a target, under a name that is derived from its bytes,
+/// unless it is stored already. Returns the path.
 ///
 /// # Errors
 /// If the file cannot be written.
 pub fn keep_crash(target: &Target, input: &[u8]) -> io::Result<PathBuf> {
-    keep(&crashes(target), input)
-}
-
-/// Writes an input into `folder`, under a name that is derived from its bytes.
-///
-/// # Errors
-/// If the file cannot be written.
-pub fn keep(folder: &Path, input: &[u8]) -> io::Result<PathBuf> {
-    fs::create_dir_all(folder)?;
+    let folder = crashes(target);
+    fs::create_dir_all(&folder)?;
+    for entry in fs::read_dir(&folder)? {
+        let path = entry?.path();
+        if fs::read(&path)? == input {
+            return Ok(path);
+        }
+    }
     let path = folder.join(format!("{:08x}-{}", gf::crc32c(input), input.len()));
     fs::write(&path, input)?;
     Ok(path)

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
+use std::time::Duration;
 
 use crate::memory;
 use crate::target::Target;
@@ -25,6 +26,11 @@ pub enum Finding {
         /// Bytes allowed for an input of this length.
         limit_bytes: usize,
     },
+    /// It did not end; see [`crate::run`].
+    Time {
+        /// The time it may take.
+        limit: Duration,
+    },
 }
 
 impl Finding {
@@ -33,7 +39,7 @@ impl Finding {
     pub fn is_like(&self, other: &Finding) -> bool {
         match (self, other) {
             (Finding::Panic { place, .. }, Finding::Panic { place: other, .. }) => place == other,
-            (Finding::Memory { .. }, Finding::Memory { .. }) => true,
+            (Finding::Memory { .. }, Finding::Memory { .. }) | (Finding::Time { .. }, Finding::Time { .. }) => true,
             _ => false,
         }
     }
@@ -46,6 +52,7 @@ impl fmt::Display for Finding {
             Finding::Memory { peak_bytes, limit_bytes } => {
                 write!(formatter, "took {peak_bytes} bytes of memory, {limit_bytes} are allowed")
             }
+            Finding::Time { limit } => write!(formatter, "did not end within {limit:?}"),
         }
     }
 }
@@ -90,11 +97,12 @@ pub fn examine(target: &Target, input: &[u8]) -> Result<(), Finding> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::target::Memory;
 
-    fn target(run: fn(&[u8])) -> Target {
+    /// A target of tests. It may take 1000 bytes of memory, and two more for each byte.
+    pub(crate) fn target(run: fn(&[u8])) -> Target {
         let memory = Memory { base_bytes: 1000, per_input_byte: 2 };
         Target {
             name: "test",

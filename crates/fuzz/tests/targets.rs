@@ -2,29 +2,31 @@
 
 #![forbid(unsafe_code)]
 
-use fuzz::{Plan, TARGETS, corpus, find, fuzz};
+use fuzz::{Plan, TARGETS, corpus, find, inputs, run};
 
-/// Runs a target for as long as every test run has time for. `runs` is chosen so that all targets
-/// together take some seconds in a test build. `docs/fuzzing.md` describes longer runs by hand.
-fn keeps_its_promises(name: &str, neighbours_max: usize, runs: u64) {
+/// Runs a target for as long as every test run has time for. `mutations` is chosen so that all
+/// targets together take some seconds in a test build. `docs/fuzzing.md` describes longer runs.
+fn keeps_its_promises(name: &str, neighbours_max: usize, mutations: usize) {
     let target = find(name).expect("a target of this name");
-    let inputs = corpus::load(target).expect("the corpus is readable");
-    assert!(!inputs.is_empty(), "a target without a corpus starts from nothing");
-    let report = fuzz(target, &inputs, &Plan { seed: 1, runs, time: None, neighbours_max }, |_| ());
-    let crashes: Vec<String> = report
-        .crashes
+    let corpus = corpus::load(target).expect("the corpus is readable");
+    assert!(!corpus.is_empty(), "a target without a corpus starts from nothing");
+    let crashes = run(target, inputs(target, corpus, Plan { neighbours_max, mutations, seed: 1 }));
+    let crashes: Vec<String> = crashes
         .iter()
-        .map(|crash| format!("{}\n  input {:?}", crash.finding, crash.input.escape_ascii().to_string()))
+        .map(|crash| {
+            let path = corpus::keep_crash(target, &crash.input).expect("the folder of crashes is writable");
+            format!("{}\n  input: {}", crash.finding, path.display())
+        })
         .collect();
     assert!(crashes.is_empty(), "{name}: {}", crashes.join("\n"));
 }
 
 macro_rules! targets {
-    ($($test:ident: $name:literal, $neighbours:literal, $runs:literal;)*) => {
+    ($($test:ident: $name:literal, $neighbours:literal, $mutations:literal;)*) => {
         $(
             #[test]
             fn $test() {
-                keeps_its_promises($name, $neighbours, $runs);
+                keeps_its_promises($name, $neighbours, $mutations);
             }
         )*
 
