@@ -1,4 +1,12 @@
 //! Fused commands: two commands in sequence that are one operation. NVMe Base 2.0, clause 3.4.2.
+//! The one such operation is compare-and-write: the second command writes if the first one found
+//! the expected bytes.
+//!
+//! 1. The commands arrive one after the other, and the data of either may arrive first. A [`Pair`]
+//!    keeps a command that is complete until the other one is.
+//! 2. A first command that fails is answered at once, and the second one with it. A first command
+//!    without a second one fails.
+//! 3. [`serve`] executes both, and answers them in order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,23 +33,23 @@ pub(super) struct Pair<B>(RefCell<State<B>>);
 
 struct State<B> {
     /// Commands that have arrived with all their data.
-    there: [Option<Ready<B>>; 2],
+    complete: [Option<Ready<B>>; 2],
     /// The first command has failed, and was answered.
     has_failed: bool,
-    /// The second command will not come.
-    is_alone: bool,
+    /// Another command came in place of the second one.
+    is_second_missing: bool,
 }
 
 /// A command that could begin.
 pub(super) struct Ready<B> {
     pub named: Named,
     /// The operation, or the status with which it fails.
-    pub what: Result<(Rc<Handle<B>>, Io, BufMut), Status>,
+    pub request: Result<(Rc<Handle<B>>, Io, BufMut), Status>,
 }
 
 impl<B> Ready<B> {
     fn held_bytes(&self) -> u64 {
-        self.what.as_ref().map_or(0, |(_, io, _)| io::held_bytes(io))
+        self.request.as_ref().map_or(0, |(_, io, _)| io::held_bytes(io))
     }
 
     fn answer(self, queue: &Queue, status: Status) {
@@ -50,22 +58,22 @@ impl<B> Ready<B> {
 
     /// Answers the second command of a pair whose first has failed.
     fn answer_beside_failed(self, queue: &Queue) {
-        let status = self.what.as_ref().err().copied().unwrap_or(Status::ABORTED_FAILED_FUSED);
+        let status = self.request.as_ref().err().copied().unwrap_or(Status::ABORTED_FAILED_FUSED);
         self.answer(queue, status);
     }
 }
 
 impl<B: Block + 'static> Pair<B> {
     pub fn new() -> Rc<Pair<B>> {
-        Rc::new(Pair(RefCell::new(State { there: [None, None], has_failed: false, is_alone: false })))
+        Rc::new(Pair(RefCell::new(State { complete: [None, None], has_failed: false, is_second_missing: false })))
     }
 
     /// Another command has arrived in place of the second one.
-    pub fn leave_alone(&self, queue: &Queue) {
+    pub fn miss_second(&self, queue: &Queue) {
         let first = {
             let mut state = self.0.borrow_mut();
-            state.is_alone = true;
-            state.there[0].take()
+            state.is_second_missing = true;
+            state.complete[0].take()
         };
         if let Some(first) = first {
             first.answer(queue, Status::ABORTED_MISSING_FUSED);
@@ -77,14 +85,14 @@ impl<B: Block + 'static> Pair<B> {
     pub fn arrived(&self, part: Part, ready: Ready<B>, queue: &Queue) -> Option<[Ready<B>; 2]> {
         let (first, second) = {
             let mut state = self.0.borrow_mut();
-            if state.is_alone {
+            if state.is_second_missing {
                 drop(state);
                 ready.answer(queue, Status::ABORTED_MISSING_FUSED);
                 return None;
             }
             // A first command that has failed is answered without waiting for the second.
-            if let (Part::First, Err(status)) = (part, &ready.what) {
-                let (status, second) = (*status, state.there[1].take());
+            if let (Part::First, Err(status)) = (part, &ready.request) {
+                let (status, second) = (*status, state.complete[1].take());
                 state.has_failed = true;
                 drop(state);
                 ready.answer(queue, status);
@@ -96,11 +104,11 @@ impl<B: Block + 'static> Pair<B> {
                 ready.answer_beside_failed(queue);
                 return None;
             }
-            state.there[part as usize] = Some(ready);
-            let [Some(_), Some(_)] = &state.there else { return None };
-            (state.there[0].take()?, state.there[1].take()?)
+            state.complete[part as usize] = Some(ready);
+            let [Some(_), Some(_)] = &state.complete else { return None };
+            (state.complete[0].take()?, state.complete[1].take()?)
         };
-        let (one, other) = match (&first.what, &second.what) {
+        let (one, other) = match (&first.request, &second.request) {
             // The namespace was removed while they waited for each other.
             (Ok((handle, ..)), Ok(_)) if handle.is_ending() => (Status::INVALID_NAMESPACE, Status::INVALID_NAMESPACE),
             (Ok((handle, one, _)), Ok((same, other, _))) => {
@@ -121,15 +129,15 @@ impl<B: Block + 'static> Pair<B> {
     /// The queue has ended. Returns the bytes held by each command that has arrived and will not be
     /// answered.
     pub fn abandon(&self) -> Vec<u64> {
-        self.0.borrow_mut().there.iter_mut().filter_map(Option::take).map(|ready| ready.held_bytes()).collect()
+        self.0.borrow_mut().complete.iter_mut().filter_map(Option::take).map(|ready| ready.held_bytes()).collect()
     }
 }
 
 /// Serves both and puts their answers in the outbox, the first one first.
 pub(super) async fn serve<B: Block>(queue: Rc<Queue>, pair: [Ready<B>; 2], arrived: Nanos, alarm: Arc<Alarm>) {
     let [
-        Ready { named: first, what: Ok((handle, compare, expected)) },
-        Ready { named: second, what: Ok((_, write, data)) },
+        Ready { named: first, request: Ok((handle, compare, expected)) },
+        Ready { named: second, request: Ok((_, write, data)) },
     ] = pair
     else {
         unreachable!("those that have failed were answered");

@@ -185,7 +185,7 @@ impl<B: Block + 'static> Receiving<B> {
         match (fuse, first) {
             (Fuse::Second, Some(first)) => return Some((first, Part::Second)),
             (Fuse::Second, None) => *plan = Plan::Fail(Status::ABORTED_MISSING_FUSED),
-            (_, Some(first)) => first.leave_alone(&self.queue),
+            (_, Some(first)) => first.miss_second(&self.queue),
             (_, None) => {}
         }
         if fuse == Fuse::First {
@@ -198,14 +198,14 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// A fused command has all its data.
     fn dispatch_fused(&self, pair: &Pair<B>, part: Part, named: Named, plan: Plan<B>, data: Option<BufMut>) {
-        let what = match (plan, data) {
+        let request = match (plan, data) {
             (Plan::Io(handle, io), Some(data)) => Ok((handle, io, data)),
             (Plan::Fail(status), _) => Err(status),
             // Both parts have data, and none is an admin command.
             (Plan::Io(..) | Plan::Control, _) => Err(Status::INVALID_FIELD),
         };
-        if let Some(both) = pair.arrived(part, Ready { named, what }, &self.queue) {
-            for (handle, io, _) in both.iter().filter_map(|ready| ready.what.as_ref().ok()) {
+        if let Some(both) = pair.arrived(part, Ready { named, request }, &self.queue) {
+            for (handle, io, _) in both.iter().filter_map(|ready| ready.request.as_ref().ok()) {
                 handle.accepted(io);
             }
             self.env.spawn_now(fused::serve(self.queue.clone(), both, self.arrived, self.alarm.clone()));
