@@ -14,8 +14,11 @@ fn keeps_its_promises(name: &str, neighbours_max: usize, mutations: usize) {
     let crashes: Vec<String> = crashes
         .iter()
         .map(|crash| {
-            let path = corpus::keep_crash(target, &crash.input).expect("the folder of crashes is writable");
-            format!("{}\n  input: {}", crash.finding, path.display())
+            let kept = corpus::keep_crash(target, &crash.input).map_or_else(
+                |error| format!("not kept ({error}): {}", crash.input.escape_ascii()),
+                |path| format!("kept as {}", path.display()),
+            );
+            format!("{}\n  input {kept}", crash.finding)
         })
         .collect();
     assert!(crashes.is_empty(), "{name}: {}", crashes.join("\n"));
