@@ -45,7 +45,7 @@ pub struct Row {
     /// The operation that was measured.
     pub what: String,
     /// The unit of `ours` and `peer`.
-    pub stripe_group: String,
+    pub unit: String,
     /// The median of ours.
     pub ours: f64,
     /// Name of the peer.
@@ -65,7 +65,7 @@ pub struct Row {
 impl Row {
     /// A row that compares two contenders of the same rounds.
     pub fn of(
-        (what, stripe_group): (&str, &str),
+        (what, unit): (&str, &str),
         rounds: &Rounds,
         basis: Basis,
         ours: usize,
@@ -75,7 +75,7 @@ impl Row {
         let ratio = rounds.ratio(ours, peer, basis);
         Row {
             what: what.to_owned(),
-            stripe_group: stripe_group.to_owned(),
+            unit: unit.to_owned(),
             ours: rounds.median(ours, basis),
             peer_name: peer_name.to_owned(),
             peer: rounds.median(peer, basis),
@@ -87,11 +87,11 @@ impl Row {
     }
 
     /// A row that compares a count with the expected count. The target applies to their ratio.
-    pub fn count(what: &str, stripe_group: &str, counted: f64, expected: f64, target: Target) -> Row {
+    pub fn count(what: &str, unit: &str, counted: f64, expected: f64, target: Target) -> Row {
         let ratio = counted / expected;
         Row {
             what: what.to_owned(),
-            stripe_group: stripe_group.to_owned(),
+            unit: unit.to_owned(),
             ours: counted,
             peer_name: "on paper".to_owned(),
             peer: expected,
@@ -106,13 +106,13 @@ impl Row {
     ///
     /// # Panics
     /// If there is no sample.
-    pub fn within(what: &str, stripe_group: &str, samples: &[f64], most: f64) -> Row {
+    pub fn within(what: &str, unit: &str, samples: &[f64], most: f64) -> Row {
         let samples = spread(samples.to_vec());
         let ratio = samples.map(|value| value / most);
         let target = Target::AtMost(1.0);
         Row {
             what: what.to_owned(),
-            stripe_group: stripe_group.to_owned(),
+            unit: unit.to_owned(),
             ours: samples[1],
             peer_name: "at most".to_owned(),
             peer: most,
@@ -236,7 +236,7 @@ pub fn table(rows: &[Row]) -> comfy_table::Table {
         let [least, median, most] = row.ratio;
         table.add_row([
             row.what.clone(),
-            format!("{} {}", number(row.ours), row.stripe_group),
+            format!("{} {}", number(row.ours), row.unit),
             row.peer_name.clone(),
             number(row.peer),
             row.basis.clone(),

@@ -100,7 +100,7 @@ fn gf_rows(report: &Value) -> Result<Vec<Row>, Error> {
         let ratio: [f64; 3] = serde_json::from_value(row["ratio"].clone()).ok()?;
         Some(Row {
             what: format!("{operation}, {} KiB, {}", row["strip_kib"], row["place"].as_str()?),
-            stripe_group: "GB/s".into(),
+            unit: "GB/s".into(),
             ours: row["gf_gb_per_s"].as_f64()?,
             peer_name: format!("ISA-L {}", report["isal_version"].as_str()?),
             peer: row["isal_gb_per_s"].as_f64()?,

@@ -71,9 +71,9 @@ fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let dir = Path::new("/dev/shm");
     let samples =
         (0..arguments.rounds).map(|_| round(dir, arguments.writes)).collect::<Result<Vec<Sample>, Error>>()?;
-    let row = |what: &str, stripe_group: &str, of: fn(&Sample) -> f64, most: f64| {
+    let row = |what: &str, unit: &str, of: fn(&Sample) -> f64, most: f64| {
         let samples: Vec<f64> = samples.iter().map(of).collect();
-        Row::within(&format!("{DATA_TIB} TiB, RAID 6 over {FILES} files: {what}"), stripe_group, &samples, most)
+        Row::within(&format!("{DATA_TIB} TiB, RAID 6 over {FILES} files: {what}"), unit, &samples, most)
     };
     report.rows = vec![
         row("made", "s", |sample| sample.made_s, SECONDS_MAX),

@@ -144,7 +144,7 @@ fn rows(measured: &Measured) -> Vec<Row> {
     rows.push(row(cost, &measured.server, Basis::Cost, PLAIN, None));
     for row in rows.iter_mut().filter(|row| row.basis == Basis::Cost.name()) {
         // Microseconds are easier to read.
-        row.stripe_group = "us/op".into();
+        row.unit = "us/op".into();
         row.ours *= 1e6;
         row.peer *= 1e6;
     }

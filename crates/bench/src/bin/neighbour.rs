@@ -205,9 +205,9 @@ fn run(arguments: &Arguments, jobs: &mpsc::Sender<Job>, report: &mut Report) -> 
         let [_, ours, _] = median(&mut beside);
         let [_, peer, _] = median(&mut alone);
         let ratio = median(&mut ratios);
-        let row = |what: String, stripe_group: &str, ours, peer_name: &str, peer, ratio: [f64; 3], target: f64| Row {
+        let row = |what: String, unit: &str, ours, peer_name: &str, peer, ratio: [f64; 3], target: f64| Row {
             what,
-            stripe_group: stripe_group.into(),
+            unit: unit.into(),
             ours,
             peer_name: peer_name.into(),
             peer,

@@ -114,10 +114,10 @@ fn decoder_matrix(decoder: &Decoder) -> Vec<u8> {
     let (source_count, row_count) = (decoder.sources().len(), decoder.lost().len());
     let mut matrix = vec![0; row_count * source_count];
     for column in 0..source_count {
-        let stripe_group: Vec<[u8; 1]> = (0..source_count).map(|source| [u8::from(source == column)]).collect();
-        let stripe_group: Vec<&[u8]> = stripe_group.iter().map(|strip| &strip[..]).collect();
+        let unit_vector: Vec<[u8; 1]> = (0..source_count).map(|source| [u8::from(source == column)]).collect();
+        let unit_vector: Vec<&[u8]> = unit_vector.iter().map(|strip| &strip[..]).collect();
         let mut out = vec![[0u8; 1]; row_count];
-        decoder.reconstruct(&stripe_group, &mut out.iter_mut().map(|strip| &mut strip[..]).collect::<Vec<_>>());
+        decoder.reconstruct(&unit_vector, &mut out.iter_mut().map(|strip| &mut strip[..]).collect::<Vec<_>>());
         for (row, value) in out.iter().enumerate() {
             matrix[row * source_count + column] = value[0];
         }
