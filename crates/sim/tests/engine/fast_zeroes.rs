@@ -311,3 +311,51 @@ fn a_freed_chunk_does_not_delay_the_first_write_of_its_neighbour() {
         assert!(counts.flushes > 0, "the freed chunk waits until the drives know that it is free");
     });
 }
+
+#[test]
+fn a_first_write_that_meets_the_discard_of_its_chunk_stays() {
+    let shape = shape(Level::Raid6, 6, 64 * KIB);
+    let mut met = 0;
+    for seed in 0..100 {
+        let sim = Sim::new(seed);
+        let group = Group::create(&sim, shape, new_drives(&sim, 6, 48 * MIB, 4096), 1);
+        let data = vec![seed as u8 + 1; 256 * KIB as usize];
+        sim.block_on(async {
+            let array = group.leader();
+            array.write(0, Buf::from(vec![0xFF; MIB as usize]), false).await.unwrap();
+            array.discard(0, MIB).await.unwrap();
+            // The drives get the discards about 50 ms later, after a flush and a write of the map.
+            group.env.sleep(std::time::Duration::from_micros(50_000 + 20 * seed)).await;
+            group.take_counts();
+            array.write(0, Buf::from(data.clone()), false).await.unwrap();
+            met += u32::from(group.take_counts().discards > 0);
+            group.env.sleep(std::time::Duration::from_millis(100)).await;
+            let read = array.read(0, BufMut::zeroed(MIB as usize)).await.unwrap();
+            assert!(read[..data.len()] == data[..], "seed {seed}: the write is gone");
+            assert!(read[data.len()..].iter().all(|&byte| byte == 0), "seed {seed}");
+        });
+        assert_eq!(sim.block_on(group.differences()), 0, "seed {seed}");
+    }
+    assert!(met > 0, "no write met a discard: the test is blind");
+}
+
+#[test]
+fn freed_chunks_are_readable_after_a_power_cut_during_their_discard() {
+    let shape = shape(Level::Raid6, 6, 64 * KIB);
+    for seed in 0..100 {
+        let sim = Sim::new(seed);
+        let group = Group::create(&sim, shape, new_drives(&sim, 6, 48 * MIB, 4096), 1);
+        let len = MIB as usize;
+        sim.block_on(async {
+            let array = group.leader();
+            array.write(0, Buf::from(vec![0xFF; len]), false).await.unwrap();
+            array.flush().await.unwrap();
+            array.discard(0, MIB).await.unwrap();
+            group.env.sleep(std::time::Duration::from_micros(50_000 + 20 * seed)).await;
+        });
+        let group = group.power_cut(&sim);
+        let read = sim.block_on(group.leader().read(0, BufMut::zeroed(len))).expect("readable");
+        assert!(read.chunks(4096).all(|block| block == [0; 4096] || block == [0xFF; 4096]), "seed {seed}");
+        assert_eq!(sim.block_on(group.differences()), 0, "seed {seed}");
+    }
+}
