@@ -172,7 +172,7 @@ impl<E: Env> Array<E> {
                 users: Cell::new(0),
             }
         }));
-        array.0.owners.set(array.0.fitting(Owners::all(place.shards)));
+        array.0.owners.set(array.0.fitting(Owners::all(place.shards), array.0.shared.has_intent_log()));
         array.0.log.replace(array.0.new_log());
         array
     }

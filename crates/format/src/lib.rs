@@ -6,6 +6,7 @@
 //! - [`MapBlock`]: which allocation chunks of the group were ever written.
 //! - [`sums`]: checksums of data and parity.
 //! - [`log`]: records that put stripes right after an interrupted write.
+//! - [`intent_log`]: content that was acknowledged before it has its place.
 //! - [`Catalogue`]: the volumes and exports of the group.
 //! - [`foreign`]: signatures of other software, so that its data is not overwritten without asking.
 //!
@@ -28,6 +29,7 @@
 mod catalogue;
 mod checksum;
 pub mod foreign;
+pub mod intent_log;
 mod layout;
 pub mod log;
 mod map;

@@ -27,7 +27,10 @@ pub const CHECKPOINT_SLOTS: u64 = 2;
 /// and one of payload.
 pub const RING_BYTES_MIN: u64 = (CHECKPOINT_SLOTS + 2) * BLOCK as u64;
 
-const _: () = assert!(LOST_SLOTS * LOST_SLOT_BYTES as u64 + RING_BYTES_MIN <= LOG_BYTES_MIN);
+const _: () = assert!(
+    LOST_SLOTS * LOST_SLOT_BYTES as u64 + 2 * (RING_BYTES_MIN + BLOCK as u64) <= LOG_BYTES_MIN,
+    "half of the least region has room for a ring"
+);
 
 /// Offset of a slot of the list of lost blocks, the same on every member.
 ///
@@ -38,27 +41,36 @@ pub fn lost_slot_offset(layout: &Layout, slot: u64) -> u64 {
     layout.log.offset + slot * LOST_SLOT_BYTES as u64
 }
 
-/// The part of the log region that holds the rings.
-pub fn rings(layout: &Layout) -> Region {
+/// The part of the log region that holds the rings, those of the [intent log](crate::intent_log)
+/// included.
+pub(crate) fn all_rings(layout: &Layout) -> Region {
     let used = LOST_SLOTS * LOST_SLOT_BYTES as u64;
     Region { offset: layout.log.offset + used, len: layout.log.len.saturating_sub(used) }
 }
 
-/// Number of rings for `wanted` streams: as many as there is room for, at least one.
-pub fn ring_count(layout: &Layout, wanted: usize) -> usize {
-    wanted.min((rings(layout).len / RING_BYTES_MIN) as usize).max(1)
+/// The part of the log region that holds the rings of this log: all that the list of lost blocks
+/// leaves, or the first half of it in a group with an intent log.
+pub fn rings(layout: &Layout, has_intent_log: bool) -> Region {
+    let all = all_rings(layout);
+    let half = all.len / 2 / BLOCK as u64 * BLOCK as u64;
+    Region { len: if has_intent_log { half } else { all.len }, ..all }
 }
 
-/// The ring of stream `stream` of `count`.
+/// Number of rings for `wanted` streams in the region of the [`rings`]: as many as there is room
+/// for, at least one.
+pub fn ring_count(rings: &Region, wanted: usize) -> usize {
+    wanted.min((rings.len / RING_BYTES_MIN) as usize).max(1)
+}
+
+/// The ring of stream `stream` of `count`, in the region of the [`rings`].
 ///
 /// # Panics
 /// If there is no such stream.
-pub fn ring(layout: &Layout, stream: usize, count: usize) -> Region {
+pub fn ring(rings: &Region, stream: usize, count: usize) -> Region {
     assert!(stream < count, "stream {stream} of {count}");
-    let all = rings(layout);
-    let len = all.len / count as u64 / BLOCK as u64 * BLOCK as u64;
+    let len = rings.len / count as u64 / BLOCK as u64 * BLOCK as u64;
     let checkpoints = CHECKPOINT_SLOTS * BLOCK as u64;
-    Region { offset: all.offset + stream as u64 * len + checkpoints, len: len - checkpoints }
+    Region { offset: rings.offset + stream as u64 * len + checkpoints, len: len - checkpoints }
 }
 
 /// Offset of a checkpoint block of a stream: one of the blocks before its ring.

@@ -153,7 +153,7 @@ pub struct Features {
 impl Features {
     /// Every bit that this program knows.
     pub const KNOWN: Features = Features {
-        incompatible: Features::LOG | Features::CHECKSUMS | Features::CATALOGUE_2,
+        incompatible: Features::LOG | Features::CHECKSUMS | Features::CATALOGUE_2 | Features::INTENT_LOG,
         read_only_compatible: 0,
         compatible: 0,
     };
@@ -170,6 +170,10 @@ impl Features {
     /// written, and stays set. A program that knows only version 1 would otherwise take an older
     /// copy for the newest.
     pub const CATALOGUE_2: u64 = 1 << 2;
+
+    /// Incompatible: the second half of the log's rings belongs to the [intent
+    /// log](crate::intent_log). The bit is set before its first frame is written, and stays set.
+    pub const INTENT_LOG: u64 = 1 << 3;
 }
 
 /// Identity and state of a drive and of its array.
@@ -285,6 +289,11 @@ impl Superblock {
     /// Whether an unknown feature forbids writing to this array.
     pub fn is_read_only(&self) -> bool {
         self.features.read_only_compatible & !Features::KNOWN.read_only_compatible != 0
+    }
+
+    /// Whether the second half of the log's rings belongs to the [intent log](crate::intent_log).
+    pub fn has_intent_log(&self) -> bool {
+        self.features.incompatible & Features::INTENT_LOG != 0
     }
 
     fn drives_are_distinct(&self) -> bool {

@@ -215,7 +215,7 @@ impl Scan {
     /// Searches a member's log for frames.
     fn member(&mut self, group: &Group, drives: &[SurveyedDrive], slot: usize, findings: &mut Vec<Finding>) {
         let superblock = &group.superblock;
-        let region = rings(&superblock.layout);
+        let region = rings(&superblock.layout, superblock.has_intent_log());
         let mut bytes = vec![0; usize::try_from(region.len).expect("a log fits memory")];
         if group.read(drives, slot, region.offset, &mut bytes).is_err() {
             for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {

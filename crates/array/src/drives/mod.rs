@@ -10,3 +10,4 @@ pub(crate) mod retry;
 pub(crate) mod slow_detector;
 pub(crate) mod superblock;
 pub(crate) mod watchdog;
+pub(crate) mod window;

@@ -393,11 +393,16 @@ impl<E: Env> ArrayShard<E> {
         if self.leader().lost_version.get().is_any() {
             self.save_lost(None).await?;
         }
-        // Records that begin before the superblocks change do not count on the new drive. They have
-        // to end and be durable first.
-        self.shared.quiesce(true);
-        let result = self.call_in_sync(fill, member, drive).await;
-        self.shared.quiesce(false);
+        self.shared.let_intents_wait(true);
+        let mut result = self.reclaim_intents().await;
+        if result.is_ok() {
+            // Records that begin before the superblocks change do not count on the new drive. They
+            // have to end and be durable first.
+            self.shared.quiesce(true);
+            result = self.call_in_sync(fill, member, drive).await;
+            self.shared.quiesce(false);
+        }
+        self.shared.let_intents_wait(false);
         result
     }
 

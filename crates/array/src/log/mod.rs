@@ -50,7 +50,7 @@ pub(crate) mod uncovered;
 
 mod checkpoint;
 mod open;
-mod rings;
+pub(crate) mod rings;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -237,7 +237,7 @@ impl Log {
     ) -> Rc<Log> {
         let generation = shared.log_generation.load(Ordering::Acquire);
         let piece_bytes = shared.geometry.sector_bytes as u32;
-        let place = format::log::ring(&shared.layout, stream, streams);
+        let place = format::log::ring(&shared.log_rings(), stream, streams);
         Rc::new(Log {
             array: shared.array,
             head: FrameHead { generation, offset: 0, stream: stream as u32, piece_bytes, tail: 0 },

@@ -38,7 +38,7 @@ struct Ring {
 }
 
 /// The rings of one log, all of one length.
-pub(super) struct Rings {
+pub(crate) struct Rings {
     len: u64,
     of_member: BTreeMap<MemberIndex, Ring>,
     /// Parts in the rings, by stripe group.
@@ -87,6 +87,15 @@ impl Rings {
     /// Whether more than half of a ring waits to be reclaimed.
     pub fn is_filling(&self) -> bool {
         self.of_member.values().any(|ring| ring.held > self.len / 2)
+    }
+
+    /// Whether there is room for a frame of `len` bytes in the member's ring, before more is
+    /// reclaimed.
+    pub fn has_room(&self, member: MemberIndex, len: u64) -> bool {
+        let Some(ring) = self.of_member.get(&member) else { return true };
+        let start = if ring.head + len > self.len { 0 } else { ring.head };
+        let overlaps = |frame: &Placed| frame.start < start + len && start < frame.start + frame.len;
+        !ring.frames.iter().any(|frame| overlaps(frame) && frame.last >= self.reclaimed)
     }
 
     /// Finds room for a frame of `len` bytes in the member's ring, and returns where it starts.
@@ -171,9 +180,10 @@ mod tests {
                 if retires {
                     rings.reclaim(sequence as u64);
                 }
+                let has_room = rings.has_room(MemberIndex(member), len);
                 let (ring, reclaimed) = (&mut bytes[usize::from(member)], rings.reclaimed() as usize);
                 if let Some(start) = rings.place(MemberIndex(member), len, sequence as u64, &[(StripeGroup(stripe_group), whole)]) {
-                    prop_assert!(start + len <= LEN);
+                    prop_assert!(has_room && start + len <= LEN);
                     for byte in &mut ring[start as usize..(start + len) as usize] {
                         if let Some(before) = byte.replace(sequence) {
                             prop_assert!(before < reclaimed);
@@ -182,6 +192,7 @@ mod tests {
                     }
                     written.push(Written { member: member.into(), len, left: len, stripe_group, whole });
                 } else {
+                    prop_assert!(!has_room);
                     prop_assert!(ring.iter().flatten().any(|&sequence| sequence >= reclaimed), "nothing is in the way");
                 }
                 let found = || written.iter().filter(|frame| frame.left == frame.len);

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use drive::{BlockError, Env, join_all, oneshot};
+use format::Features;
 
 use crate::array::{Array, ArrayShard};
 use crate::geometry::StripeGroup;
@@ -60,6 +61,19 @@ impl<E: Env> Array<E> {
         let inner = self.0.clone();
         self.0.run_detached(async move { inner.give_stripe_groups_to(owners).await }).await
     }
+
+    /// Gives the group an intent log, if it has none: the superblocks say so, and the write-hole
+    /// log uses the first half of its region from then on. Leader only. Requests wait meanwhile.
+    ///
+    /// Returns whether the group has it now. False if something takes too long, or if another
+    /// condition has to be resolved first.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the members cannot be flushed, or do not take their superblocks.
+    pub async fn add_intent_log(&self) -> Result<bool, BlockError> {
+        let inner = self.0.clone();
+        self.0.run_detached(async move { inner.change_logs(inner.owners.get(), true).await }).await
+    }
 }
 
 impl<E: Env> ArrayShard<E> {
@@ -76,9 +90,15 @@ impl<E: Env> ArrayShard<E> {
     }
 
     async fn give_stripe_groups_to(self: &Rc<Self>, wanted: Owners) -> Result<bool, BlockError> {
+        self.change_logs(wanted, false).await
+    }
+
+    /// Replaces the logs of all shards: for other owners, or to make room for an intent log.
+    async fn change_logs(self: &Rc<Self>, wanted: Owners, adds_intent_log: bool) -> Result<bool, BlockError> {
         let _turn = self.leader().owners_lock.enter().await;
-        let owners = self.fitting(wanted);
-        if owners == self.owners.get() {
+        let adds_intent_log = adds_intent_log && !self.shared.has_intent_log();
+        let owners = self.fitting(wanted, adds_intent_log || self.shared.has_intent_log());
+        if owners == self.owners.get() && !adds_intent_log {
             return Ok(true);
         }
         if self.shared.is_stopped() || self.leader().superblock.borrow().is_read_only() {
@@ -87,12 +107,12 @@ impl<E: Env> ArrayShard<E> {
         // So that little is left to flush while requests wait.
         self.flush().await?;
         self.on_all(|| Request::Close).await?;
-        let given = self.give_quiet_stripe_groups_to(owners).await;
+        let given = self.change_quiet_logs(owners, adds_intent_log).await;
         self.on_all(|| Request::Open).await?;
         given
     }
 
-    async fn give_quiet_stripe_groups_to(self: &Rc<Self>, owners: Owners) -> Result<bool, BlockError> {
+    async fn change_quiet_logs(self: &Rc<Self>, owners: Owners, adds_intent_log: bool) -> Result<bool, BlockError> {
         let mut ahead: Vec<RebuiltAhead> = vec![RebuiltAhead::new(); self.shards];
         for quiet in self.on_all(|| Request::Quiet).await? {
             let Reply::Quiet(Some(of_shard)) = quiet else { return Ok(false) };
@@ -110,11 +130,17 @@ impl<E: Env> ArrayShard<E> {
             return Ok(false);
         }
         let mut committed = Ok(());
-        if self.shared.has_log() && self.shared.is_marked_dirty() {
+        if adds_intent_log {
+            self.leader().superblock.borrow_mut().features.incompatible |= Features::INTENT_LOG;
+        }
+        if adds_intent_log || self.shared.has_log() && self.shared.is_marked_dirty() {
             let generation = self.leader().superblock.borrow().log_generation + 1;
             self.leader().superblock.borrow_mut().log_generation = generation;
             // If this fails, nothing is written until superblocks have the generation.
             committed = self.commit(self.state()).await;
+            if self.leader().superblock.borrow().has_intent_log() {
+                self.shared.add_intent_log();
+            }
             self.buggify_delay("the next generation of the log is announced, and nobody has it").await;
             self.shared.log_generation.store(generation, Ordering::Release);
         }
@@ -124,9 +150,10 @@ impl<E: Env> ArrayShard<E> {
     }
 
     /// Limits the number of owners to the streams that the log has room for.
-    pub fn fitting(&self, wanted: Owners) -> Owners {
+    pub fn fitting(&self, wanted: Owners, has_intent_log: bool) -> Owners {
+        let rings = format::log::rings(&self.shared.layout, has_intent_log);
         match self.shared.has_log() {
-            true => Owners { count: format::log::ring_count(&self.shared.layout, wanted.count), ..wanted },
+            true => Owners { count: format::log::ring_count(&rings, wanted.count), ..wanted },
             false => wanted,
         }
     }

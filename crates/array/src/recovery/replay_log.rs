@@ -7,16 +7,13 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 
-use drive::{BlockError, BufMut, Drive, Env, join_all};
+use drive::{BlockError, Env, join_all};
 use format::log::{Entry, Frame, LogShape, Part};
 use format::{BLOCK, MemberState, Region, RoleSet};
 
-use crate::drives::bounded::Bounded;
+use crate::drives::window::{WINDOW_BYTES_MAX, Window};
 use crate::geometry::{MemberIndex, Role, StripeGroup};
 use crate::recovery::replay::Replay;
-
-/// Most bytes of a log that one operation reads.
-const WINDOW_BYTES_MAX: u64 = 1 << 20;
 
 /// Members whose logs are read at the same time. With [`WINDOW_BYTES_MAX`] and the largest frame
 /// this bounds the memory.
@@ -74,63 +71,6 @@ struct FoundFrame {
     frame: Frame,
     /// One for each part.
     payloads: Vec<Payload>,
-}
-
-/// A part of a drive that is read from its start to its end.
-struct Window<'a, E: Env> {
-    env: &'a E,
-    drive: &'a Bounded<'a, E>,
-    region: Region,
-    step: u64,
-    held: Vec<u8>,
-    /// Offset on the drive of the first byte that is held.
-    start: u64,
-    /// Whether all of it could be read so far.
-    readable: bool,
-    /// Buffer of the last read, for reuse.
-    buffer: Option<BufMut>,
-}
-
-impl<'a, E: Env> Window<'a, E> {
-    fn new(env: &'a E, drive: &'a Bounded<'a, E>, region: Region) -> Self {
-        // Small logs in several steps too, so that frames across two windows are common.
-        let step = (region.len / 8 / BLOCK as u64 * BLOCK as u64).clamp(BLOCK as u64, WINDOW_BYTES_MAX);
-        Window { env, drive, region, step, held: Vec::new(), start: region.offset, readable: true, buffer: None }
-    }
-
-    /// Returns `len` bytes from `offset` on, which lie in the region. Releases earlier bytes. Bytes
-    /// that cannot be read are zero.
-    async fn bytes(&mut self, offset: u64, len: u64) -> &[u8] {
-        let passed = (offset - self.start).min(self.held.len() as u64);
-        if offset + len > self.start + self.held.len() as u64 {
-            self.held.drain(..passed as usize);
-            self.start += passed;
-        }
-        while offset + len > self.start + self.held.len() as u64 {
-            let next = self.start + self.held.len() as u64;
-            let step = self.step.min(self.region.end() - next);
-            self.read(next, step as usize).await;
-        }
-        &self.held[(offset - self.start) as usize..][..len as usize]
-    }
-
-    async fn read(&mut self, offset: u64, len: usize) {
-        let buffer = self.buffer.take().filter(|buffer| buffer.len() == len);
-        if let Ok(read) = self.drive.read(offset, buffer.unwrap_or_else(|| self.env.alloc(len))).await {
-            self.held.extend_from_slice(&read);
-            self.buffer = Some(read);
-            return;
-        }
-        for block in (0..len).step_by(BLOCK) {
-            match self.drive.read(offset + block as u64, self.env.alloc(BLOCK)).await {
-                Ok(read) => self.held.extend_from_slice(&read),
-                Err(_) => {
-                    self.held.extend_from_slice(&[0; BLOCK]);
-                    self.readable = false;
-                }
-            }
-        }
-    }
 }
 
 impl<E: Env> Replay<'_, E> {
@@ -243,7 +183,7 @@ impl<E: Env> Replay<'_, E> {
         let drive = self.drive(member, Some(MemberState::InSync))?;
         let (array, generation) = (&self.superblock.array, self.superblock.log_generation);
         let shape = LogShape::new(&self.superblock.shape, &self.superblock.layout);
-        let rings = format::log::rings(&self.superblock.layout);
+        let rings = format::log::rings(&self.superblock.layout, self.superblock.has_intent_log());
         let mut window = Window::new(self.env, drive, rings);
         let mut found = Vec::new();
         let mut at = rings.offset;

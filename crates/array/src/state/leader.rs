@@ -2,8 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::rc::Rc;
 
+use drive::BlockError;
 use format::{Catalogue, Layout, Rebuild, Superblock, Uuid};
 
 use crate::geometry::{MemberIndex, StripeGroup};
@@ -60,7 +62,12 @@ pub(crate) struct Leader {
     pub copied: Cell<StripeGroup>,
     /// Limits background work.
     pub governor: Governor,
+    /// Runs before a drive is called in sync, see [`crate::Array::before_in_sync`].
+    pub before_in_sync: RefCell<Option<BeforeInSync>>,
 }
+
+/// Reclaims all frames of the intent log, see [`crate::Array::before_in_sync`].
+pub type BeforeInSync = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), BlockError>>>>>;
 
 impl Leader {
     pub fn new(
@@ -102,6 +109,7 @@ impl Leader {
             slow: RefCell::default(),
             copied: Cell::new(StripeGroup(0)),
             governor: Governor::default(),
+            before_in_sync: RefCell::default(),
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use format::{CrashSafety, Layout, MemberState, Superblock, Uuid};
+use format::{CrashSafety, Layout, MemberState, Region, Superblock, Uuid};
 
 use crate::checksums::sums::Checksums;
 use crate::drives::latency::Latencies;
@@ -101,6 +101,10 @@ pub struct Shared {
     pub(crate) checksums: Option<Checksums>,
     /// Generation of the log's frames that are written now.
     pub(crate) log_generation: AtomicU64,
+    /// The second half of the log's rings belongs to the intent log.
+    intent_log: AtomicBool,
+    /// Appends to the intent log wait: a drive is about to be called in sync.
+    intents_wait: AtomicBool,
     /// Blocks that were lost in crashes.
     pub lost: LostRanges,
     /// Number of ranges that a power cut could add to `lost`.
@@ -154,6 +158,8 @@ impl Shared {
             layout: superblock.layout,
             checksums: Checksums::new(&superblock.layout, slots.len()),
             log_generation: AtomicU64::new(superblock.log_generation + 1),
+            intent_log: AtomicBool::new(superblock.has_intent_log()),
+            intents_wait: AtomicBool::new(false),
             lost: LostRanges::default(),
             indeterminate: Indeterminates::default(),
             suspects: AtomicU64::new(0),
@@ -186,6 +192,35 @@ impl Shared {
     /// Whether the group has a log.
     pub(crate) fn has_log(&self) -> bool {
         self.crash_safety != CrashSafety::Off
+    }
+
+    /// The part of a member's log region that has the rings of the write-hole log.
+    pub(crate) fn log_rings(&self) -> Region {
+        format::log::rings(&self.layout, self.has_intent_log())
+    }
+
+    /// Whether the group has an intent log.
+    pub fn has_intent_log(&self) -> bool {
+        self.intent_log.load(Ordering::SeqCst)
+    }
+
+    /// The superblocks say that the group has an intent log.
+    pub(crate) fn add_intent_log(&self) {
+        self.intent_log.store(true, Ordering::SeqCst);
+    }
+
+    /// The part of a member's log region that has the rings of the intent log, if there is one.
+    pub(crate) fn intent_region(&self) -> Option<Region> {
+        self.has_intent_log().then(|| format::intent_log::intent_region(&self.layout))
+    }
+
+    /// Whether appends to the intent log have to wait.
+    pub(crate) fn intents_wait(&self) -> bool {
+        self.intents_wait.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn let_intents_wait(&self, wait: bool) {
+        self.intents_wait.store(wait, Ordering::SeqCst);
     }
 
     /// The counters of all shards. Each is written by its shard only.

@@ -267,7 +267,7 @@ impl Base {
                 }
             }
             What::Frame => {
-                let region = rings(layout);
+                let region = rings(layout, false);
                 let starts = (region.offset..region.end()).step_by(BLOCK);
                 let is_frame = |at: &u64| image[*at as usize..].starts_with(b"PurlinLG");
                 let starts: Vec<u64> = starts.filter(is_frame).collect();

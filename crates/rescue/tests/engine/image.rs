@@ -60,7 +60,8 @@ pub fn newest(images: &[Image]) -> Superblock {
 /// The frames in the logs: index of the image, byte in it, and the decoded frame.
 pub fn frames(images: &[Image]) -> Vec<(usize, u64, Frame)> {
     let newest = newest(images);
-    let (region, shape) = (rings(&newest.layout), LogShape::new(&newest.shape, &newest.layout));
+    let (region, shape) =
+        (rings(&newest.layout, newest.has_intent_log()), LogShape::new(&newest.shape, &newest.layout));
     let mut frames = Vec::new();
     for (index, image) in images.iter().enumerate() {
         let mut at = region.offset;

@@ -153,7 +153,7 @@ pub(super) fn record(case: &Case) -> Recording {
     let geometry = group.leader().shared().geometry.clone();
     let first = geometry.data_start / BLOCK_BYTES;
     let data = first..first + geometry.bands * geometry.stripe_group_bytes / BLOCK_BYTES;
-    let rings = format::log::rings(&layout(&case.shape, case.protection));
+    let rings = format::log::rings(&layout(&case.shape, case.protection), false);
     let rings = rings.offset / BLOCK_BYTES..rings.end() / BLOCK_BYTES;
     sim.tape_start();
     let mut histories = vec![(0, history.borrow().clone())];

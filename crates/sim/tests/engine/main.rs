@@ -15,6 +15,7 @@ mod errors;
 mod fast_zeroes;
 mod fuzz;
 mod incomplete_writes;
+mod intent;
 mod interrupted_rebuilds;
 mod levels;
 mod overwritten;

@@ -30,7 +30,8 @@ fn any_owners(rng: &mut Rng, shards: usize) -> Owners {
 }
 
 /// Changes the owners of stripe groups again and again while the group runs. Counts the changes.
-fn keep_changing(group: &Group, rng: &mut Rng, changes: Rc<Cell<usize>>) {
+/// The group may get an intent log at some time: the logs of all owners become shorter then.
+fn keep_changing(group: &Group, rng: &mut Rng, changes: Rc<Cell<usize>>, adds_intent_log: bool) {
     let (leader, env, mut rng) = (group.leader().clone(), group.env.clone(), rng.fork());
     let shards = group.shards.len();
     env.clone().spawn(async move {
@@ -38,6 +39,9 @@ fn keep_changing(group: &Group, rng: &mut Rng, changes: Rc<Cell<usize>>) {
             env.sleep(Duration::from_micros(rng.below(2000))).await;
             if leader.shared().is_stopped() {
                 return;
+            }
+            if adds_intent_log && rng.chance(1, 8) {
+                leader.add_intent_log().await.expect("nothing but the power fails");
             }
             let before = leader.owners();
             let changed = leader.own(any_owners(&mut rng, shards)).await.expect("nothing but the power fails");
@@ -58,7 +62,7 @@ fn stripe_groups_that_change_their_owners_under_load_lose_nothing_whenever_the_p
         let mut group = Group::create(&sim, shape, drives, 2 + rng.index(3));
         let history = History::shared(&group);
         for _ in 0..rng.range(1..4) {
-            keep_changing(&group, &mut rng, changes.clone());
+            keep_changing(&group, &mut rng, changes.clone(), seed % 2 == 1);
             sim.stop_after(rng.below(1200));
             let (rounds, width) = (1 + rng.index(16), 1 + rng.index(8));
             let mut fork = rng.fork();
@@ -72,7 +76,7 @@ fn stripe_groups_that_change_their_owners_under_load_lose_nothing_whenever_the_p
 }
 
 #[test]
-fn a_crash_at_every_point_of_a_change_of_owners_keeps_what_was_promised() {
+fn a_crash_at_every_point_of_a_change_of_owners_or_of_logs_keeps_what_was_promised() {
     for (number, &shape) in shapes()[1..4].iter().enumerate() {
         let run = |stop: Option<u64>| {
             let sim = Sim::new(number as u64);
@@ -87,10 +91,14 @@ fn a_crash_at_every_point_of_a_change_of_owners_keeps_what_was_promised() {
             }
             sim.try_block_on(async {
                 let leader = group.leader();
-                for owners in [Owners { first: 1, count: 1, run: 1 }, Owners { first: 2, count: 2, run: 2 }] {
-                    assert_eq!(leader.own(owners).await, Ok(true));
-                    work_for_a_crash(&group, &history, &mut fork, 1, 4).await;
-                }
+                assert_eq!(leader.own(Owners { first: 1, count: 1, run: 1 }).await, Ok(true));
+                work_for_a_crash(&group, &history, &mut fork, 1, 4).await;
+                assert_eq!(leader.add_intent_log().await, Ok(true));
+                let intents = leader.intent_log(1, (0, 1), 1).expect("there is room");
+                intents.append(vec![0xFF; 100], Vec::new(), false).await.expect("nothing but the power fails");
+                work_for_a_crash(&group, &history, &mut fork, 1, 4).await;
+                assert_eq!(leader.own(Owners { first: 2, count: 2, run: 2 }).await, Ok(true));
+                work_for_a_crash(&group, &history, &mut fork, 1, 4).await;
             });
             let ops = sim.ops_done() - before;
             if stop.is_some() {
@@ -123,7 +131,7 @@ fn a_rebuild_knows_what_it_has_done_when_stripe_groups_change_their_owners() {
             group.leader().fail_member(MemberIndex(1)).await.expect("one may be lost");
             let drive = group.install(drive);
             group.leader().replace(MemberIndex(1), drive, uuid(&mut rng)).await.expect("it fits");
-            keep_changing(&group, &mut rng, changes.clone());
+            keep_changing(&group, &mut rng, changes.clone(), false);
             work_for_a_crash(&group, &history, &mut rng, 12, 8).await;
             group.jobs_end().await;
             assert_eq!(group.differences().await, 0, "what was written meanwhile is on the new drive, too");
