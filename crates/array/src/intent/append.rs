@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use drive::{BlockError, Buf, Env, Segments, Sender, join_all, oneshot};
+use drive::{BlockError, Buf, Env, Segments, join_all};
 use format::intent_log::{INTENT_HEAD_BYTES, IntentHead, encode_intent_head, intent_frame_len};
 use format::{BLOCK, MemberState, Region};
 use smallvec::SmallVec;
@@ -13,13 +13,14 @@ use crate::array::{Array, ArrayShard};
 use crate::geometry::MemberIndex;
 use crate::log::rings::Rings;
 use crate::state::leader::BeforeInSync;
+use crate::state::message::Request;
 use crate::state::slot::DriveId;
 
 /// A frame takes at most this part of its ring, so that the next ones can be written while it is
 /// needed.
 const FRAMES_OF_A_RING: u64 = 4;
 
-/// Interval of the checks whether appends may go on.
+/// Interval of the checks whether appends may go on, or whether there is room.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A stream of the intent log on its shard. Only one may exist for each stream.
@@ -33,8 +34,6 @@ pub struct IntentLog<E: Env> {
     next: Cell<u64>,
     /// Appends that write.
     writing: Cell<usize>,
-    /// Appends that wait for room.
-    waiting: RefCell<Vec<Sender<()>>>,
 }
 
 /// A member that gets a copy of a frame.
@@ -59,12 +58,9 @@ impl<E: Env> Array<E> {
             rings: RefCell::new(Rings::new(place.len, first)),
             next: Cell::new(first),
             writing: Cell::new(0),
-            waiting: RefCell::default(),
         }))
     }
-}
 
-impl<E: Env> Array<E> {
     /// Sets what runs before a drive that was filled is called in sync. It has to reclaim all
     /// frames that were appended, on all shards, and must not append any: appends wait meanwhile.
     /// From then on more members may be lost than those frames have copies. Leader only. Until this
@@ -122,7 +118,7 @@ impl<E: Env> IntentLog<E> {
             if holders.iter().all(|&(member, _)| self.rings.borrow().has_room(member, len as u64)) {
                 break (sequence, holders);
             }
-            self.wait().await?;
+            self.shard.env.sleep(LOOK).await;
         };
         self.next.set(sequence + 1);
         let write = |&(member, drive): &Holder| {
@@ -147,7 +143,6 @@ impl<E: Env> IntentLog<E> {
     /// Frees the space of the frames below `below`: a recovery does without them.
     pub fn reclaim(&self, below: u64) {
         self.rings.borrow_mut().reclaim(below);
-        self.waiting.take().into_iter().for_each(|waiter| waiter.send(()));
     }
 
     /// Whether more than half of a ring waits to be reclaimed.
@@ -206,18 +201,20 @@ impl<E: Env> IntentLog<E> {
         Ok(holders)
     }
 
-    /// Waits until appends may go on.
+    /// Waits until appends may go on, and the superblocks say that the group is being written to,
+    /// and without which members.
     async fn until_open(&self) -> Result<(), BlockError> {
-        while self.shard.shared.intents_wait() && !self.shard.shared.is_stopped() {
-            self.shard.env.sleep(LOOK).await;
+        let shared = &self.shard.shared;
+        loop {
+            if shared.is_stopped() {
+                return Err(BlockError::Stopped);
+            } else if shared.intents_wait() {
+                self.shard.env.sleep(LOOK).await;
+            } else if !shared.is_marked_dirty() {
+                self.shard.on_leader(Request::MarkDirty).await?;
+            } else {
+                return Ok(());
+            }
         }
-        if self.shard.shared.is_stopped() { Err(BlockError::Stopped) } else { Ok(()) }
-    }
-
-    /// Waits until something is reclaimed.
-    async fn wait(&self) -> Result<(), BlockError> {
-        let (sender, receiver) = oneshot();
-        self.waiting.borrow_mut().push(sender);
-        receiver.await.map_err(|_| BlockError::Stopped)
     }
 }

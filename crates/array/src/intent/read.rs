@@ -26,16 +26,23 @@ pub struct FoundIntent {
 }
 
 impl<E: Env> Array<E> {
-    /// The frames of a generation, by stream and sequence. Members that cannot be read are left
-    /// out: each frame that was acknowledged has copies on others.
-    pub async fn intent_frames(&self, generation: u64) -> Vec<FoundIntent> {
-        let Some(region) = self.0.shared.intent_region() else { return Vec::new() };
+    /// The frames of a generation, by stream and sequence.
+    ///
+    /// # Errors
+    /// [`BlockError::Lost`] if so many members of a set are lost, or have a log that cannot be read
+    /// completely, that all copies of a frame may be among them.
+    pub async fn intent_frames(&self, generation: u64) -> Result<Vec<FoundIntent>, BlockError> {
+        let Some(region) = self.0.shared.intent_region() else { return Ok(Vec::new()) };
+        let geometry = &self.0.shared.geometry;
+        let strips = geometry.strips();
+        let mut lost: Vec<usize> = (0..geometry.sets).map(|set| self.0.shared.lost_in_set(set)).collect();
         let slots = self.0.shared.slots().filter(|(_, slot)| slot.state == MemberState::InSync);
         let members: Vec<MemberIndex> = slots.map(|(member, _)| member).collect();
         let mut found: BTreeMap<(u32, u64), FoundIntent> = BTreeMap::new();
         for together in members.chunks(MEMBERS_AT_ONCE) {
             let scans = together.iter().map(|&member| self.0.scan_intents(member, region, generation));
-            for (&member, heads) in together.iter().zip(join_all(scans).await) {
+            for (&member, (heads, is_readable)) in together.iter().zip(join_all(scans).await) {
+                lost[usize::from(member.0) / strips] += usize::from(!is_readable);
                 for (head, len) in heads {
                     let IntentHead { stream, sequence, offset, .. } = head;
                     let new = || FoundIntent { stream, sequence, copies: Vec::new(), len };
@@ -43,7 +50,11 @@ impl<E: Env> Array<E> {
                 }
             }
         }
-        found.into_values().collect()
+        let survives = geometry.parity_count;
+        match lost.into_iter().max().filter(|&lost| lost > survives) {
+            Some(lost) => Err(BlockError::Lost { lost, survives }),
+            None => Ok(found.into_values().collect()),
+        }
     }
 
     /// The body of a frame, from the first copy that can be read.
@@ -63,9 +74,15 @@ impl<E: Env> Array<E> {
 }
 
 impl<E: Env> ArrayShard<E> {
-    /// The heads of the valid frames on a member, with the lengths of the frames.
-    async fn scan_intents(&self, member: MemberIndex, region: Region, generation: u64) -> Vec<(IntentHead, u64)> {
-        let Some(drive) = self.drive(self.shared.slot(member).drive) else { return Vec::new() };
+    /// The heads of the valid frames on a member, with the lengths of the frames, and whether all
+    /// of its log could be read.
+    async fn scan_intents(
+        &self,
+        member: MemberIndex,
+        region: Region,
+        generation: u64,
+    ) -> (Vec<(IntentHead, u64)>, bool) {
+        let Some(drive) = self.drive(self.shared.slot(member).drive) else { return (Vec::new(), false) };
         let array = &self.shared.array;
         let mut window = Window::new(&self.env, &drive, region);
         let mut heads = Vec::new();
@@ -80,6 +97,6 @@ impl<E: Env> ArrayShard<E> {
             at += frame.as_ref().map_or(BLOCK as u64, |frame| frame.len as u64);
             heads.extend(frame.map(|frame| (frame.head, frame.len as u64)));
         }
-        heads
+        (heads, window.readable)
     }
 }

@@ -10,6 +10,7 @@ use crate::common::{
     catalogue_with_reservations, catalogue_with_secrets, map_block, superblock, superblock_of_a_spare,
     superblock_with_checksums,
 };
+use format::intent_log::{IntentFrame, IntentHead, encode_intent_head, intent_frame_len};
 use format::{BLOCK, Catalogue, MapBlock, Superblock, decode_slot, encode_slot};
 
 /// Compares `bytes` with the golden image `name`, or writes it where that was asked for. Gives the
@@ -122,4 +123,16 @@ fn the_tables_in_the_pages_cover_their_block_without_gap_or_overlap() {
         }
         assert_eq!(end, BLOCK);
     }
+}
+
+#[test]
+fn a_frame_of_the_intent_log_is_the_golden_one_byte_for_byte() {
+    let head = IntentHead { generation: 3, offset: 5 << 20, sequence: 17, stream: 2 };
+    let body: Vec<u8> = (0..5000).map(|byte| byte as u8).collect();
+    let mut bytes = encode_intent_head(&array(), &head, [&body[..]].into_iter()).to_vec();
+    bytes.extend_from_slice(&body);
+    bytes.resize(intent_frame_len(body.len()), 0);
+    let image = golden("intent-frame.bin", &bytes);
+    let frame = IntentFrame::decode(&image, &array(), head.generation, head.offset).expect("a valid frame");
+    assert_eq!((frame.head, &image[frame.body]), (head, &body[..]));
 }

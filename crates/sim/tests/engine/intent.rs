@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use array::{Array, IntentLog, MemberIndex};
-use drive::{Buf, Env};
+use drive::{BlockError, Buf, Env};
 use format::{Level, MemberState, Shape};
 use sim::{Rng, Sim, SimDrive, SimEnv};
 
@@ -56,7 +56,7 @@ async fn open(array: &Array<SimEnv>, leader: &Array<SimEnv>) -> Rc<IntentLog<Sim
 /// All frames that are found, by sequence, with their bodies.
 async fn found(array: &Array<SimEnv>) -> BTreeMap<u64, Vec<u8>> {
     let mut bodies = BTreeMap::new();
-    for frame in array.intent_frames(GENERATION).await {
+    for frame in array.intent_frames(GENERATION).await.expect("enough logs can be read") {
         bodies.insert(frame.sequence, array.intent_body(GENERATION, &frame).await.expect("readable"));
     }
     bodies
@@ -221,4 +221,43 @@ fn a_drive_is_called_in_sync_only_after_the_intent_log_was_reclaimed() {
             Content::draw(&mut rng, &log).append(&log, false).await;
         });
     }
+}
+
+#[test]
+fn a_first_append_says_in_the_superblocks_that_the_group_is_written_to_and_without_whom() {
+    let sim = Sim::new(1);
+    let mut rng = sim.rng();
+    let group = group(&sim, &mut rng, shape(Level::Raid5, 4, 4 * KIB));
+    sim.block_on(open(group.leader(), group.leader()));
+    let mut drives = sim.block_on(group.stop());
+    let absent = drives.remove(2);
+    let group = Group::open(&sim, drives, 1);
+    sim.block_on(async {
+        let log = open(group.leader(), group.leader()).await;
+        Content::draw(&mut rng, &log).append(&log, true).await;
+    });
+    let mut drives = group.cut(&sim);
+    drives.insert(2, absent);
+    let found = look(&sim, &drives).expect("all members are there");
+    assert!(!found.superblock.clean);
+    assert_ne!(found.superblock.members[2].state, MemberState::InSync, "it lacks the frame");
+}
+
+#[test]
+fn logs_that_cannot_be_read_are_no_empty_logs() {
+    let sim = Sim::new(2);
+    let mut rng = sim.rng();
+    let group = group(&sim, &mut rng, shape(Level::Raid5, 4, 4 * KIB));
+    sim.block_on(async {
+        let log = open(group.leader(), group.leader()).await;
+        let content = Content::draw(&mut rng, &log);
+        let sequence = content.append(&log, true).await;
+        let unreadable = |place: usize| group.drives[place].media_error(0..2 * MIB);
+        unreadable(0);
+        let bodies = found(group.leader()).await;
+        assert!(bodies.get(&sequence).is_some_and(|body| content.is(body)));
+        unreadable(1);
+        let refused = group.leader().intent_frames(GENERATION).await;
+        assert_eq!(refused.map(|frames| frames.len()), Err(BlockError::Lost { lost: 2, survives: 1 }));
+    });
 }
