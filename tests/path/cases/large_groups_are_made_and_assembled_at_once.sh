@@ -20,5 +20,4 @@ echo "measured: created in $made ms, assembled in $assembled ms, resident $((wri
 ((made < 2000)) || fail "created in $made ms"
 ((assembled < 2000)) || fail "assembled in $assembled ms"
 ((written < (175 + 20) << 20)) || fail "resident $written bytes once it was written"
-# Locked memory that was freed stays resident, and huge pages make pieces of 2 MiB of it: a second assembly may take 25 MiB more.
-((resident < (175 + 20 + 25) << 20)) || fail "resident $resident bytes"
+((resident < (175 + 20) << 20)) || fail "resident $resident bytes"
