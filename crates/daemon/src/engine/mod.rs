@@ -39,7 +39,7 @@ use crate::engine::drives::arrivals::Known;
 use crate::engine::drives::health::Healths;
 use crate::engine::drives::remote::Remotes;
 use crate::engine::drives::unassigned::UnassignedDrives;
-use crate::engine::drives::{Consent, Opener, Taken, find};
+use crate::engine::drives::{Consent, Opener, RequestedDrive, find};
 use crate::engine::exports::devices::{Backing, DeviceEnd, Devices};
 use crate::engine::exports::running_export::RunningExport;
 use crate::engine::exports::{Listeners, limits};
@@ -184,9 +184,9 @@ impl Engine {
             }
             let opened = find::open_all(&self.shards[0], &self.opener, &remembered, Consent::default()).await;
             let missing_drives = opened.missing(&remembered);
-            let there = opened.taken.len() + opened.disconnected.len();
+            let there = opened.requested.len() + opened.disconnected.len();
             all_there &= there == remembered.drives.iter().filter(|place| !place.is_memory()).count();
-            match self.start_group(opened.taken).await {
+            match self.start_group(opened.requested).await {
                 Ok(group) => {
                     tracing::info!(group = group.name, "started");
                     group.disconnected().extend(opened.disconnected.into_iter().map(DisconnectedDrive::new));
@@ -315,9 +315,9 @@ impl Engine {
     }
 
     /// Starts the group that is on some drives, with its exports.
-    async fn start_group(&self, taken: Vec<Taken>) -> Answer<Arc<Group>> {
-        let found = group::start::look(&self.shards, &taken).await?;
-        self.start_found(taken, found, None).await
+    async fn start_group(&self, requested: Vec<RequestedDrive>) -> Answer<Arc<Group>> {
+        let found = group::start::look(&self.shards, &requested).await?;
+        self.start_found(requested, found, None).await
     }
 
     /// Refuses to start a group that runs already, or whose name is taken. `name`: its new name, if
@@ -343,7 +343,7 @@ impl Engine {
     /// renamed to it.
     async fn start_found(
         &self,
-        taken: Vec<Taken>,
+        requested: Vec<RequestedDrive>,
         found: group::start::FoundGroup,
         new_name: Option<&str>,
     ) -> Answer<Arc<Group>> {
@@ -351,7 +351,7 @@ impl Engine {
         let uuid = found.assembly.superblock.array;
         let key = self.new_key();
         let warm_path = self.memory.warm_path(&uuid);
-        let mut group = group::start::start(&self.shards, &self.senders, key, taken, found, warm_path).await?;
+        let mut group = group::start::start(&self.shards, &self.senders, key, requested, found, warm_path).await?;
         let served = match new_name {
             Some(name) => group.renamed(name).await.map(|renamed| group = renamed),
             None => Ok(()),

@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    fn said(manager: &UnixDatagram) -> String {
+    fn received(manager: &UnixDatagram) -> String {
         let mut text = [0; 64];
         let len = manager.recv(&mut text).unwrap();
         String::from_utf8_lossy(&text[..len]).into_owned()
@@ -82,18 +82,18 @@ mod tests {
         for (receiver, address) in [(at_path, path.as_os_str()), (at_name, OsStr::new(&format!("@{name}")))] {
             let manager = Manager::connect(address).unwrap();
             manager.notify("READY=1");
-            assert_eq!(said(&receiver), "READY=1");
+            assert_eq!(received(&receiver), "READY=1");
             let (mut kept, sent) = UnixStream::pair().unwrap();
             manager.store("api", sent.as_fd());
             drop(sent);
             kept.set_nonblocking(true).unwrap();
             let error = kept.read(&mut [0]).expect_err("the message has the other end");
             assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-            assert_eq!(said(&receiver), "FDSTORE=1\nFDNAME=api");
+            assert_eq!(received(&receiver), "FDSTORE=1\nFDNAME=api");
             // The message was received without space for the socket, which was closed.
             assert_eq!(kept.read(&mut [0]).unwrap(), 0);
             manager.remove("api");
-            assert_eq!(said(&receiver), "FDSTOREREMOVE=1\nFDNAME=api");
+            assert_eq!(received(&receiver), "FDSTOREREMOVE=1\nFDNAME=api");
         }
         std::fs::remove_file(&path).unwrap();
         assert_eq!(Manager::connect(OsStr::new("vsock:2:1")).unwrap_err().kind(), io::ErrorKind::InvalidInput);

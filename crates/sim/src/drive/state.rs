@@ -23,11 +23,11 @@ pub(crate) struct DriveState {
     pub(crate) world: Rc<World>,
     pub(crate) index: u32,
     pub(crate) info: DriveInfo,
-    pub(crate) inner: RefCell<Inner>,
+    pub(crate) inner: RefCell<MutableState>,
 }
 
 /// The mutable state.
-pub(crate) struct Inner {
+pub(crate) struct MutableState {
     /// Counts power cuts and pulls. A handle of an earlier generation is dead.
     pub(crate) generation: u64,
     pub(crate) store: Store,
@@ -83,7 +83,7 @@ impl DriveState {
     pub(crate) fn new(world: &Rc<World>, info: DriveInfo, latency: Latency, write_cache: bool) -> Rc<DriveState> {
         world.add_drive(|index, mut rng| {
             let store = Store::new(info.size_bytes, info.sector_bytes, rng.fork());
-            let inner = Inner {
+            let inner = MutableState {
                 generation: 0,
                 store,
                 faults: Faults::default(),
@@ -160,7 +160,7 @@ impl DriveState {
         Submitted::Flying(slot)
     }
 
-    fn schedule(self: &Rc<Self>, inner: &mut Inner, slot: u32, serial: u64) {
+    fn schedule(self: &Rc<Self>, inner: &mut MutableState, slot: u32, serial: u64) {
         if inner.channels > 0 {
             if inner.busy >= inner.channels {
                 inner.waiting.push_back((slot, serial));
@@ -213,7 +213,7 @@ impl DriveState {
     }
 
     /// Executes a request. Gives it back if the world stops instead.
-    fn execute(&self, inner: &mut Inner, request: Request) -> Result<OpResult, Request> {
+    fn execute(&self, inner: &mut MutableState, request: Request) -> Result<OpResult, Request> {
         if !self.world.admit() {
             return Err(request);
         }
@@ -229,7 +229,7 @@ impl DriveState {
 
     /// Ends all operations in flight with [`DriveError::Gone`]. Of the sectors that they would have
     /// changed, those that `survives` chooses are changed.
-    fn lose_in_flight(&self, inner: &mut Inner, survives: &mut dyn FnMut(&mut Rng, u64) -> bool, durable: bool) {
+    fn lose_in_flight(&self, inner: &mut MutableState, survives: &mut dyn FnMut(&mut Rng, u64) -> bool, durable: bool) {
         let mut slots: Vec<u32> = (0..inner.in_flight.len() as u32).collect();
         inner.rng.shuffle(&mut slots);
         inner.busy = 0;
@@ -340,7 +340,7 @@ impl DriveState {
     }
 }
 
-impl Inner {
+impl MutableState {
     /// Operations complete when they are first polled.
     pub(crate) fn is_immediate(&self) -> bool {
         self.latency.is_immediate() && self.slowness == 1 && !self.faults.answers_nothing()

@@ -5,7 +5,7 @@ use format::Superblock;
 use runtime::ShardHandle;
 
 use crate::engine::drives;
-use crate::engine::drives::{Consent, Opener, READ_WITHIN, Taken, identity, silent, unassigned};
+use crate::engine::drives::{Consent, Opener, READ_WITHIN, RequestedDrive, identity, silent, unassigned};
 use crate::engine::memory::{DrivePlace, Remembered};
 use crate::http::{Answer, ControlError};
 
@@ -57,7 +57,7 @@ pub(crate) fn are_there(remembered: &Remembered) -> bool {
 /// The drives of a remembered group.
 pub(crate) struct Opened {
     /// The drives that were opened.
-    pub taken: Vec<Taken>,
+    pub requested: Vec<RequestedDrive>,
     /// Drives of other machines that could not be opened.
     pub disconnected: Vec<DrivePlace>,
 }
@@ -66,10 +66,10 @@ impl Opened {
     /// The drives that could not be opened, by their remembered text.
     pub fn missing(&self, remembered: &Remembered) -> Vec<String> {
         let is_there = |place: &&DrivePlace| {
-            let is_it = |taken: &Taken| {
-                taken.text == place.drive || (place.identity.is_some() && taken.identity == place.identity)
+            let is_it = |requested: &RequestedDrive| {
+                requested.text == place.drive || (place.identity.is_some() && requested.identity == place.identity)
             };
-            self.taken.iter().any(is_it)
+            self.requested.iter().any(is_it)
         };
         let drives = remembered.drives.iter().filter(|place| !place.is_memory());
         drives.filter(|place| !is_there(place)).map(|place| place.drive.clone()).collect()
@@ -84,7 +84,7 @@ pub(crate) async fn open_all(
     remembered: &Remembered,
     consent: Consent,
 ) -> Opened {
-    let mut opened = Opened { taken: Vec::new(), disconnected: Vec::new() };
+    let mut opened = Opened { requested: Vec::new(), disconnected: Vec::new() };
     let (far, near): (Vec<String>, Vec<String>) =
         locate(remembered).into_iter().partition(|path| path.starts_with(api::NVME_TCP));
     // In sequence, the timeouts of drives that do not answer would add up.
@@ -103,7 +103,7 @@ pub(crate) async fn open_all(
             Ok(_) => {}
         }
         match drives::open_when_released(opener, &path, consent).await {
-            Ok(drive) => opened.taken.push(drive),
+            Ok(drive) => opened.requested.push(drive),
             Err(error) => log_missing(remembered, &path, &error),
         }
     }
@@ -115,7 +115,7 @@ pub(crate) async fn open_all(
             Ok((drive, Some(superblock))) if superblock.array.to_string() != remembered.uuid => {
                 log_other_group(remembered, &drive.name, &superblock.name);
             }
-            Ok((drive, _)) => opened.taken.push(drive),
+            Ok((drive, _)) => opened.requested.push(drive),
             Err(error) => {
                 log_missing(remembered, &place.drive, &error);
                 opened.disconnected.push(place);
@@ -135,7 +135,7 @@ async fn superblock_at(path: String) -> Answer<Option<Superblock>> {
     }
 }
 
-async fn open_far(shard: &ShardHandle, opener: &Opener, text: String) -> Answer<(Taken, Option<Superblock>)> {
+async fn open_far(shard: &ShardHandle, opener: &Opener, text: String) -> Answer<(RequestedDrive, Option<Superblock>)> {
     let drive = drives::open_when_released(opener, &text, Consent::default()).await?;
     let superblock = drives::superblock_of(shard, &drive).await?;
     Ok((drive, superblock))

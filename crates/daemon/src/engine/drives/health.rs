@@ -174,9 +174,10 @@ impl Engine {
         let spares = status.spares.iter().map(|id| ("spare".to_owned(), *id));
         let warnings = members.chain(spares).flat_map(|(role, id)| {
             let drive = group.drive(id);
-            let said = drive.as_ref().and_then(|drive| self.healths.of(drive.open.device_number()?));
+            let reported = drive.as_ref().and_then(|drive| self.healths.of(drive.open.device_number()?));
             let name = drive.map(|drive| drive.name).unwrap_or_default();
-            said.map(|health| health.warnings)
+            reported
+                .map(|health| health.warnings)
                 .unwrap_or_default()
                 .into_iter()
                 .map(move |warning| format!("{role}, {name}: {warning}"))
@@ -195,8 +196,8 @@ impl Engine {
             let seen = view::drive(&group, &group.status().await?, id, &drive);
             let device = drive.open.device_number();
             let folder = device.map(identity::folder_of);
-            let said = answer(device).await;
-            let known = details(seen, drive.identity, folder.as_deref(), said);
+            let reported = answer(device).await;
+            let known = details(seen, drive.identity, folder.as_deref(), reported);
             return Ok(DriveDetails { passthrough: view::passthrough(&drive.open), ..known });
         }
         let unassigned_drives = self.unassigned_drives.list(&self.all());
@@ -204,8 +205,8 @@ impl Engine {
             unassigned_drives.iter().find(|unassigned| unassigned.path == name || Some(unassigned.device) == device);
         let unassigned = unassigned.ok_or_else(|| ControlError::drive_not_found(name))?;
         let folder = identity::folder_of(unassigned.device);
-        let said = answer(Some(unassigned.device)).await;
-        Ok(details(view::unassigned(unassigned), identity::of(&folder), Some(&folder), said))
+        let reported = answer(Some(unassigned.device)).await;
+        Ok(details(view::unassigned(unassigned), identity::of(&folder), Some(&folder), reported))
     }
 }
 
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!((seen.read_bytes, seen.written_bytes), (1_024_000, 1_536_000));
         assert_eq!((seen.power_on_hours, seen.unsafe_shutdown_count, seen.media_error_count), (4, 5, 6));
         assert_eq!((seen.critical_warning, seen.warnings), (0, vec![]));
-        assert_eq!(log(|bytes| bytes[1..3].fill(0)).temperature_c, None, "not said");
+        assert_eq!(log(|bytes| bytes[1..3].fill(0)).temperature_c, None, "not reported");
         assert_eq!(log(|bytes| bytes[32..48].fill(0xff)).read_bytes, u64::MAX);
     }
 

@@ -24,7 +24,7 @@ use tokio::io::unix::AsyncFd;
 use crate::engine::drives::identity::Present;
 use crate::engine::drives::uevent::{Action, Uevent};
 use crate::engine::drives::unassigned::{DriveContent, DriveFinding, Unassigned, read_content};
-use crate::engine::drives::{Consent, Taken, find, identity};
+use crate::engine::drives::{Consent, RequestedDrive, find, identity};
 use crate::engine::errors::stopping;
 use crate::engine::group::{Group, join_error};
 use crate::engine::memory::DrivePlace;
@@ -360,8 +360,8 @@ impl Engine {
             Err(outcome) => return Ok(outcome),
         };
         let (name, slot) = (&group.name, member.member.0);
-        let taken = match self.claim(group, &present.path, own).await {
-            Ok(taken) => taken,
+        let requested = match self.claim(group, &present.path, own).await {
+            Ok(requested) => requested,
             Err(error) if error.code == ErrorCode::DriveInUse => return Ok(PlacementResult::NotYet(error.message)),
             Err(error) => return Err(error),
         };
@@ -372,21 +372,21 @@ impl Engine {
                 present.path
             )));
         }
-        Self::put_in_place(group, &member, taken).await?;
+        Self::put_in_place(group, &member, requested).await?;
         self.remember();
         tracing::info!(group = name, slot, drive = present.path, "a drive is back in its place");
         Ok(PlacementResult::Used)
     }
 
     /// Opens a drive. Its superblock has to be the same as at the first look.
-    async fn claim(&self, group: &Group, path: &str, own: &Superblock) -> Answer<Taken> {
+    async fn claim(&self, group: &Group, path: &str, own: &Superblock) -> Answer<RequestedDrive> {
         group.release_if_unused(path).await?;
-        let taken = drives::open(&self.opener, path, Consent::default()).await?;
-        let open = taken.open.clone();
+        let requested = drives::open(&self.opener, path, Consent::default()).await?;
+        let open = requested.open.clone();
         let found = self.shards[0].call(move || drives::probe_open(open));
         let found = tokio::time::timeout(READ_WITHIN, found).await;
         match found.map(|found| found.map(|found| found.map(|probe| probe.superblock))) {
-            Ok(Ok(Ok(Ok(superblock)))) if superblock == *own => Ok(taken),
+            Ok(Ok(Ok(Ok(superblock)))) if superblock == *own => Ok(requested),
             Ok(Err(_)) => Err(stopping()),
             _ => Err(ControlError::new(ErrorCode::Io, format!("{path} changes while it is looked at"))),
         }

@@ -45,8 +45,8 @@ pub(crate) fn folder_of(device: (u32, u32)) -> PathBuf {
 
 /// The path in `/dev` of a device by its numbers, if it exists.
 pub(crate) fn path_of(device: (u32, u32)) -> Option<String> {
-    let said = attribute(&folder_of(device), "uevent")?;
-    said.lines().find_map(|line| line.strip_prefix("DEVNAME=")).map(|name| format!("/dev/{name}"))
+    let uevent = attribute(&folder_of(device), "uevent")?;
+    uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")).map(|name| format!("/dev/{name}"))
 }
 
 /// The sysfs folder of the whole disk, and the partition's number for a partition.
@@ -90,8 +90,8 @@ pub(crate) fn label(folder: &Path) -> Option<String> {
     let model = attribute(&disk, "device/model");
     let serial = attribute(&disk, "device/serial").or_else(|| attribute(&disk, "serial"));
     let both = [model, serial.map(|serial| format!("serial {serial}"))];
-    let said: Vec<String> = both.into_iter().flatten().collect();
-    (!said.is_empty()).then(|| said.join(", "))
+    let parts: Vec<String> = both.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// The identity of the device that a path leads to now, as [`of`] returns it.

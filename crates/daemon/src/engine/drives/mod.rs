@@ -8,7 +8,7 @@ pub(crate) mod identity;
 pub(crate) mod query;
 pub(crate) mod reconnect;
 pub(crate) mod remote;
-mod take;
+mod requested;
 pub(crate) mod uevent;
 pub(crate) mod unassigned;
 
@@ -46,7 +46,7 @@ const RELEASED_RETRY: Duration = Duration::from_millis(20);
 
 /// A drive that was opened for a request. Files that the request made are removed again unless the
 /// drive is kept.
-pub(crate) struct Taken {
+pub(crate) struct RequestedDrive {
     pub name: String,
     /// The drive in the form that an operator writes to open it again.
     pub text: String,
@@ -56,22 +56,22 @@ pub(crate) struct Taken {
     created: Option<PathBuf>,
 }
 
-impl Taken {
+impl RequestedDrive {
     /// The request succeeded: files that it made stay.
     pub fn keep(mut self) -> GroupDrive {
         self.created = None;
-        let Taken { name, text, identity, open, .. } = &self;
+        let RequestedDrive { name, text, identity, open, .. } = &self;
         GroupDrive { name: name.clone(), text: text.clone(), identity: identity.clone(), open: open.clone() }
     }
 
     /// A drive of this machine.
-    fn local(name: String, spec: &runtime::DriveSpec, open: OpenDrive, created: Option<PathBuf>) -> Taken {
+    fn local(name: String, spec: &runtime::DriveSpec, open: OpenDrive, created: Option<PathBuf>) -> RequestedDrive {
         let identity = open.device_number().and_then(|device| identity::of(&identity::folder_of(device)));
-        Taken { name, text: spec.to_string(), identity, open, created }
+        RequestedDrive { name, text: spec.to_string(), identity, open, created }
     }
 }
 
-impl Drop for Taken {
+impl Drop for RequestedDrive {
     fn drop(&mut self) {
         if let Some(path) = self.created.take() {
             // The request's own error is the one to report.
@@ -135,18 +135,23 @@ fn spec_of(text: &str) -> Answer<(String, Spec)> {
 }
 
 /// Opens a drive. For a drive of this machine, the system calls block for moments.
-pub(crate) async fn open(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
+pub(crate) async fn open(opener: &Opener, text: &str, consent: Consent) -> Answer<RequestedDrive> {
     match spec_of(text)? {
         (name, Spec::Local(spec)) if consent.dry_run => open_planned(opener, name, &spec, consent).await,
         (name, Spec::Local(spec)) => open_local(opener, name, &spec, consent).await,
         (name, Spec::Remote(drive)) => {
             let (open, identity) = opener.remotes.open(&drive).await?;
-            Ok(Taken { name, text: drive.to_string(), identity: Some(identity), open, created: None })
+            Ok(RequestedDrive { name, text: drive.to_string(), identity: Some(identity), open, created: None })
         }
     }
 }
 
-async fn open_local(opener: &Opener, name: String, spec: &runtime::DriveSpec, consent: Consent) -> Answer<Taken> {
+async fn open_local(
+    opener: &Opener,
+    name: String,
+    spec: &runtime::DriveSpec,
+    consent: Consent,
+) -> Answer<RequestedDrive> {
     let mut created = None;
     if let Some((path, bytes)) = to_create(spec, consent.create_files_bytes) {
         create_file(path, bytes).map_err(|error| cannot_create(path, &error))?;
@@ -158,7 +163,7 @@ async fn open_local(opener: &Opener, name: String, spec: &runtime::DriveSpec, co
         OpenDrive::open(spec).map_err(|error| refusal(&error))
     };
     match opened {
-        Ok(open) => Ok(Taken::local(name, spec, open, created)),
+        Ok(open) => Ok(RequestedDrive::local(name, spec, open, created)),
         Err(error) => {
             if let Some(path) = created {
                 // The error of opening is the one to report.
@@ -171,7 +176,12 @@ async fn open_local(opener: &Opener, name: String, spec: &runtime::DriveSpec, co
 
 /// Opens a drive of this machine for reading. If a file would be made, an unnamed file takes its
 /// place. On a file system without unnamed files, the file is made and removed.
-async fn open_planned(opener: &Opener, name: String, spec: &runtime::DriveSpec, consent: Consent) -> Answer<Taken> {
+async fn open_planned(
+    opener: &Opener,
+    name: String,
+    spec: &runtime::DriveSpec,
+    consent: Consent,
+) -> Answer<RequestedDrive> {
     let open = match to_create(spec, consent.create_files_bytes) {
         Some((path, bytes)) => match OpenDrive::unnamed_beside(path, bytes) {
             Ok(open) => open,
@@ -182,7 +192,7 @@ async fn open_planned(opener: &Opener, name: String, spec: &runtime::DriveSpec, 
         },
         None => OpenDrive::open_read_only(spec).map_err(|error| refusal(&error))?,
     };
-    Ok(Taken::local(name, spec, open, None))
+    Ok(RequestedDrive::local(name, spec, open, None))
 }
 
 /// The missing file, and the size that it is to have.
@@ -214,12 +224,12 @@ async fn open_passthrough(spec: runtime::DriveSpec) -> Answer<OpenDrive> {
 }
 
 /// Opens a drive of this machine for reading only. The system calls block for moments.
-pub(crate) fn open_read_only(text: &str) -> Answer<Taken> {
+pub(crate) fn open_read_only(text: &str) -> Answer<RequestedDrive> {
     let (name, Spec::Local(spec)) = spec_of(text)? else {
         return Err(invalid(format!("{text} is a drive of another machine: only drives of this one are read so")));
     };
     match OpenDrive::open_read_only(&spec) {
-        Ok(open) => Ok(Taken::local(name, &spec, open, None)),
+        Ok(open) => Ok(RequestedDrive::local(name, &spec, open, None)),
         Err(error) => Err(refusal(&error)),
     }
 }
@@ -227,7 +237,7 @@ pub(crate) fn open_read_only(text: &str) -> Answer<Taken> {
 /// Opens a drive of a group that is started again, and waits while it is in use. The kernel
 /// releases the drives of a killed daemon only when all their requests are done, which may be after
 /// the next daemon started.
-pub(crate) async fn open_when_released(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
+pub(crate) async fn open_when_released(opener: &Opener, text: &str, consent: Consent) -> Answer<RequestedDrive> {
     let began = Instant::now();
     loop {
         let opened = open(opener, text, consent).await;
@@ -239,7 +249,7 @@ pub(crate) async fn open_when_released(opener: &Opener, text: &str, consent: Con
 }
 
 /// The same as [`open_when_released`], for reading only.
-pub(crate) async fn open_read_only_when_released(text: &str) -> Answer<Taken> {
+pub(crate) async fn open_read_only_when_released(text: &str) -> Answer<RequestedDrive> {
     let began = Instant::now();
     loop {
         let opened = open_read_only(text);
@@ -250,7 +260,7 @@ pub(crate) async fn open_read_only_when_released(text: &str) -> Answer<Taken> {
     }
 }
 
-fn is_released_soon(opened: &Answer<Taken>, began: Instant) -> bool {
+fn is_released_soon(opened: &Answer<RequestedDrive>, began: Instant) -> bool {
     let is_in_use = opened.as_ref().is_err_and(|error| error.code == ErrorCode::DriveInUse);
     is_in_use && began.elapsed() < RELEASED_WITHIN
 }
@@ -262,15 +272,15 @@ pub(crate) async fn probe_open(open: OpenDrive) -> Result<Probe, DriveError> {
 }
 
 /// Reads the superblock of a drive.
-pub(crate) async fn superblock_of(shard: &ShardHandle, taken: &Taken) -> Answer<Option<Superblock>> {
-    let open = taken.open.clone();
+pub(crate) async fn superblock_of(shard: &ShardHandle, requested: &RequestedDrive) -> Answer<Option<Superblock>> {
+    let open = requested.open.clone();
     let found = shard.call(move || async move {
         let env = ShardEnv::current();
         read_superblock(&env, &env.attach(&open)).await
     });
     let found = found.await.map_err(|_| stopping())?;
     let found =
-        found.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot read {}: {error}", taken.name)))?;
+        found.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot read {}: {error}", requested.name)))?;
     Ok(found.ok())
 }
 
@@ -306,20 +316,21 @@ fn code_of(error: &std::io::Error) -> ErrorCode {
 
 /// Refuses a drive that holds data, recognized or not, unless it may be overwritten. Returns
 /// descriptions of what would be lost.
-pub(crate) async fn inspect(shard: &ShardHandle, taken: &Taken, consent: Consent) -> Answer<Vec<String>> {
-    let open = taken.open.clone();
+pub(crate) async fn inspect(shard: &ShardHandle, requested: &RequestedDrive, consent: Consent) -> Answer<Vec<String>> {
+    let open = requested.open.clone();
     let found = shard.call(move || probe_open(open));
     let found = found.await.map_err(|_| stopping())?;
     let found: Probe =
-        found.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot read {}: {error}", taken.name)))?;
+        found.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot read {}: {error}", requested.name)))?;
     let mut holds: Vec<String> =
-        found.foreign.iter().map(|foreign| format!("{} holds {foreign}", taken.name)).collect();
+        found.foreign.iter().map(|foreign| format!("{} holds {foreign}", requested.name)).collect();
     if let Ok(superblock) = &found.superblock {
         // It was recognized as a foreign signature as well, but here its name is known for certain.
-        holds = vec![format!("{} belongs to the Purlin array {} ({})", taken.name, superblock.name, superblock.array)];
+        holds =
+            vec![format!("{} belongs to the Purlin array {} ({})", requested.name, superblock.name, superblock.array)];
     }
     if holds.is_empty() && !found.starts_blank {
-        holds = vec![format!("{} holds data that is not recognised", taken.name)];
+        holds = vec![format!("{} holds data that is not recognised", requested.name)];
     }
     if holds.is_empty() || consent.wipe_foreign {
         return Ok(holds);

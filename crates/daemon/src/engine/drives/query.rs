@@ -107,20 +107,20 @@ impl DriveControl for Engine {
     async fn drive_wipe(&self, drive: &str, request: DriveWipe) -> Answer<Changed<WipedDrive>> {
         self.opener.remotes.try_all(&[drive.to_owned()]).await?;
         let _one = self.changes.lock().await;
-        let taken = drives::open(&self.opener, drive, Consent::none(request.dry_run)).await?;
-        let Some(superblock) = drives::superblock_of(&self.shards[0], &taken).await? else {
-            let message = format!("{} belongs to no group: there is nothing to erase", taken.name);
+        let requested = drives::open(&self.opener, drive, Consent::none(request.dry_run)).await?;
+        let Some(superblock) = drives::superblock_of(&self.shards[0], &requested).await? else {
+            let message = format!("{} belongs to no group: there is nothing to erase", requested.name);
             return Err(ControlError::new(ErrorCode::WrongState, message));
         };
-        let described = lost::described(&taken.name, &taken.open);
+        let described = lost::described(&requested.name, &requested.open);
         let steps = vec![format!("erase the group {:?} ({}) from {described}", superblock.name, superblock.array)];
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
-        tracing::info!(drive = taken.name, group = superblock.name, uuid = %superblock.array, "an operator wipes a drive");
-        self.erase(taken.open.clone()).await?;
+        tracing::info!(drive = requested.name, group = superblock.name, uuid = %superblock.array, "an operator wipes a drive");
+        self.erase(requested.open.clone()).await?;
         let (group, uuid) = (superblock.name, superblock.array.to_string());
-        Ok(Changed::done(steps, WipedDrive { drive: taken.name.clone(), group, uuid }))
+        Ok(Changed::done(steps, WipedDrive { drive: requested.name.clone(), group, uuid }))
     }
 }
 

@@ -256,7 +256,7 @@ impl Engine {
     /// Starts an absent group with the drives that were opened.
     pub(crate) async fn start_absent_with(&self, remembered: &Remembered, opened: find::Opened) -> Answer<()> {
         let missing_drives = opened.missing(remembered);
-        let group = match self.start_group(opened.taken).await {
+        let group = match self.start_group(opened.requested).await {
             Ok(group) => group,
             Err(error) => {
                 let (remembered, reason) = (remembered.clone(), error.message.clone());

@@ -49,12 +49,12 @@ impl Engine {
         asked: NvmeTcpCreate,
     ) -> Answer<(ExportKind, String)> {
         let address = address.to_string();
-        let mut taken: BTreeSet<u32> = BTreeSet::new();
+        let mut in_use: BTreeSet<u32> = BTreeSet::new();
         let mut own = None;
         for running in group.exports().values() {
             let ExportKind::NvmeTcp { address: known, nsid, block_bytes, .. } = &running.record.kind else { continue };
             if running.record.volume != record.id {
-                taken.insert(*nsid);
+                in_use.insert(*nsid);
                 continue;
             }
             own = Some((*nsid, *block_bytes));
@@ -73,19 +73,19 @@ impl Engine {
                 return Err(ControlError::new(ErrorCode::Invalid, message));
             }
             (Some((own, _)), _) => own,
-            (None, _) if taken.len() >= NAMESPACES_MAX as usize => {
+            (None, _) if in_use.len() >= NAMESPACES_MAX as usize => {
                 let message = format!(
                     "{NAMESPACES_MAX} volumes of the group \"{}\" are namespaces: there can be no more",
                     group.name
                 );
                 return Err(ControlError::new(ErrorCode::TooLarge, message));
             }
-            (None, Some(asked)) if taken.contains(&asked) => {
+            (None, Some(asked)) if in_use.contains(&asked) => {
                 let message = format!("the namespace {asked} is another volume of the group \"{}\"", group.name);
                 return Err(ControlError::new(ErrorCode::Invalid, message));
             }
             (None, Some(asked)) => asked,
-            (None, None) => (1..=NvmeTcpCreate::NSID_MAX).find(|nsid| !taken.contains(nsid)).ok_or_else(|| {
+            (None, None) => (1..=NvmeTcpCreate::NSID_MAX).find(|nsid| !in_use.contains(nsid)).ok_or_else(|| {
                 ControlError::new(ErrorCode::Invalid, format!("the group \"{}\" has no free namespace", group.name))
             })?,
         };

@@ -95,9 +95,9 @@ impl Engine {
             None => {
                 // Skip also the numbers of exports whose device could not be made.
                 let exports = self.all_exports();
-                let taken: Vec<String> = exports.iter().map(|running| running.record.kind.address()).collect();
+                let in_use: Vec<String> = exports.iter().map(|running| running.record.kind.address()).collect();
                 let free = self.devices.free_number().await?;
-                (free..).find(|number| !taken.contains(&format!("/dev/ublkb{number}"))).unwrap_or(free)
+                (free..).find(|number| !in_use.contains(&format!("/dev/ublkb{number}"))).unwrap_or(free)
             }
         };
         Ok(ExportKind::Ublk {

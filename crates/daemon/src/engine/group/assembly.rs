@@ -5,9 +5,9 @@ use ::drive::join_all;
 use api::{Changed, ErrorCode};
 use array::AssembleError;
 
-use crate::engine::drives::{Consent, Taken, find};
+use crate::engine::drives::{Consent, RequestedDrive, find};
 use crate::engine::group::LeftOut;
-use crate::engine::group::scan::Seen;
+use crate::engine::group::scan::ProbeResult;
 use crate::engine::memory::Remembered;
 use crate::engine::{Engine, drives, group};
 use crate::http::{Answer, ControlError};
@@ -16,12 +16,12 @@ impl Engine {
     /// Starts a group from opened drives. With `name`, the group is renamed to it.
     pub(super) async fn assemble_from(
         &self,
-        taken: Vec<Taken>,
+        requested: Vec<RequestedDrive>,
         mut warnings: Vec<String>,
         name: Option<&str>,
         dry_run: bool,
     ) -> Answer<Changed<api::Group>> {
-        let found = group::start::look(&self.shards, &taken).await?;
+        let found = group::start::look(&self.shards, &requested).await?;
         let superblock = &found.assembly.superblock;
         warnings.extend(found.refused.iter().map(|(drive, refusal)| format!("{drive} is left out: {refusal}")));
         warnings.extend(found.assembly.missing().map(|place| format!("member {place} is missing")));
@@ -34,7 +34,7 @@ impl Engine {
             return Ok(Changed::planned(steps).with_warnings(warnings));
         }
         let was_refused: Vec<String> = found.refused.iter().map(|(drive, _)| drive.clone()).collect();
-        let group = self.start_found(taken, found, name).await?;
+        let group = self.start_found(requested, found, name).await?;
         let late = group.left_out.iter().filter(|left_out| !was_refused.contains(&left_out.drive));
         warnings.extend(late.map(|LeftOut { drive, reason, .. }| format!("{drive} is left out: {reason}")));
         warnings.extend(self.remember());
@@ -43,27 +43,31 @@ impl Engine {
 
     /// Opens the drives that an operator named. A drive that cannot be opened and holds no group is
     /// left out with a warning, such as the system drive among all drives of a machine.
-    pub(super) async fn open_members(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
-        let (mut taken, mut unopened, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+    pub(super) async fn open_members(
+        &self,
+        texts: &[String],
+        consent: Consent,
+    ) -> Answer<(Vec<RequestedDrive>, Vec<String>)> {
+        let (mut requested, mut unopened, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for text in texts {
             let error = match drives::open(&self.opener, text, consent).await {
                 Ok(drive) => {
-                    taken.push(drive);
+                    requested.push(drive);
                     continue;
                 }
                 Err(error) => error,
             };
-            match self.see(text).await {
-                Seen::Member { superblock, .. } => unopened.push((text, superblock, error)),
-                Seen::Other(what) if error.code != ErrorCode::DriveNotFound => {
+            match self.probe(text).await {
+                ProbeResult::Member { superblock, .. } => unopened.push((text, superblock, error)),
+                ProbeResult::Other(what) if error.code != ErrorCode::DriveNotFound => {
                     warnings.push(format!("{text} is left out: {}; {what}", error.message));
                 }
-                Seen::Other(_) => return Err(error),
+                ProbeResult::Other(_) => return Err(error),
             }
         }
-        let Some((text, superblock, error)) = unopened.into_iter().next() else { return Ok((taken, warnings)) };
+        let Some((text, superblock, error)) = unopened.into_iter().next() else { return Ok((requested, warnings)) };
         let mut belongs = vec![format!("{text} to {} ({})", superblock.name, superblock.array)];
-        for drive in &taken {
+        for drive in &requested {
             if let Ok(Some(own)) = drives::superblock_of(&self.shards[0], drive).await
                 && own.array != superblock.array
             {
@@ -97,22 +101,26 @@ impl Engine {
     }
 
     /// Opens the remembered drives of a group, including memory drives.
-    pub(super) async fn open_remembered(&self, remembered: &Remembered, consent: Consent) -> Answer<Vec<Taken>> {
-        let mut taken = find::open_all(&self.shards[0], &self.opener, remembered, consent).await.taken;
+    pub(super) async fn open_remembered(
+        &self,
+        remembered: &Remembered,
+        consent: Consent,
+    ) -> Answer<Vec<RequestedDrive>> {
+        let mut requested = find::open_all(&self.shards[0], &self.opener, remembered, consent).await.requested;
         for place in remembered.drives.iter().filter(|place| place.is_memory()) {
-            taken.push(drives::open(&self.opener, &place.drive, consent).await?);
+            requested.push(drives::open(&self.opener, &place.drive, consent).await?);
         }
-        if taken.is_empty() {
+        if requested.is_empty() {
             let drives: Vec<&str> = remembered.drives.iter().map(|place| place.drive.as_str()).collect();
             let message =
                 format!("none of the drives of the group {:?} is there: {}", remembered.name, drives.join(" "));
             return Err(ControlError::new(ErrorCode::NotAssemblable, message));
         }
-        Ok(taken)
+        Ok(requested)
     }
 
     /// Opens the drives of the only group with this name on the block devices of this machine.
-    pub(super) async fn open_found(&self, name: &str, consent: Consent) -> Answer<Vec<Taken>> {
+    pub(super) async fn open_found(&self, name: &str, consent: Consent) -> Answer<Vec<RequestedDrive>> {
         let scanned = self.scan_all().await;
         let named: Vec<_> = scanned.groups.into_iter().filter(|group| group.name == name).collect();
         let drives = match &named[..] {
@@ -135,10 +143,10 @@ impl Engine {
                 return Err(ControlError::new(ErrorCode::WrongState, message));
             }
         };
-        let mut taken = Vec::new();
+        let mut requested = Vec::new();
         for drive in drives {
-            taken.push(drives::open(&self.opener, drive, consent).await?);
+            requested.push(drives::open(&self.opener, drive, consent).await?);
         }
-        Ok(taken)
+        Ok(requested)
     }
 }

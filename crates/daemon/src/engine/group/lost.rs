@@ -3,26 +3,26 @@
 use format::Catalogue;
 use runtime::OpenDrive;
 
-use crate::engine::drives::{Taken, identity};
+use crate::engine::drives::{RequestedDrive, identity};
 use crate::engine::exports::offer;
 use crate::engine::{Group, view};
 
 /// A drive with the text of its label: "/dev/nvme0n1 (Model X, serial S1)". Files and drives of
 /// other machines have only their name.
 pub(crate) fn described(name: &str, open: &OpenDrive) -> String {
-    let said = open.device_number().and_then(|device| identity::label(&identity::folder_of(device)));
-    said.map_or_else(|| name.to_owned(), |said| format!("{name} ({said})"))
+    let label = open.device_number().and_then(|device| identity::label(&identity::folder_of(device)));
+    label.map_or_else(|| name.to_owned(), |label| format!("{name} ({label})"))
 }
 
 /// One sentence for each drive that is overwritten. `holds`: the content recognized on all of them,
 /// as [`crate::engine::drives::inspect`] returns it.
-pub(crate) fn overwritten(taken: &[Taken], holds: &[String]) -> Vec<String> {
-    let sentence = |drive: &Taken| {
-        let own: Vec<&str> = holds.iter().filter_map(|said| said.strip_prefix(&format!("{} ", drive.name))).collect();
+pub(crate) fn overwritten(requested: &[RequestedDrive], holds: &[String]) -> Vec<String> {
+    let sentence = |drive: &RequestedDrive| {
+        let own: Vec<&str> = holds.iter().filter_map(|text| text.strip_prefix(&format!("{} ", drive.name))).collect();
         let what = if own.is_empty() { "holds nothing that is recognised".to_owned() } else { own.join("; ") };
         format!("overwrite {}: it {what}", described(&drive.name, &drive.open))
     };
-    taken.iter().map(sentence).collect()
+    requested.iter().map(sentence).collect()
 }
 
 /// One sentence for each volume, export and drive of a group that is deleted.

@@ -75,7 +75,7 @@ impl MemberControl for Engine {
         }
         tracing::info!(group = name, slot, drive = with, "an operator replaces a member");
         let id = match new {
-            NewDrive::Taken(taken) => Self::put_in_place(&group, &member, taken).await?,
+            NewDrive::Requested(requested) => Self::put_in_place(&group, &member, requested).await?,
             NewDrive::Spare(id) => {
                 Self::give_spare(&group, member.member, id).await?;
                 id
@@ -99,13 +99,13 @@ impl MemberControl for Engine {
             wipe_foreign: request.wipe_foreign,
             dry_run: request.dry_run,
         };
-        let (taken, mut steps) = self.take_one(&group, &request.drive, consent).await?;
-        steps.push(format!("add {} to the group {name:?} as a spare", taken.name));
+        let (requested, mut steps) = self.open_joining(&group, &request.drive, consent).await?;
+        steps.push(format!("add {} to the group {name:?} as a spare", requested.name));
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
-        tracing::info!(group = name, drive = taken.name, "an operator adds a spare");
-        let (id, identity) = (group.install_drive(taken).await?, new_uuid()?);
+        tracing::info!(group = name, drive = requested.name, "an operator adds a spare");
+        let (id, identity) = (group.install_drive(requested).await?, new_uuid()?);
         let added = group.lead(move |array| async move { array.add_spare(id, identity).await }).await?;
         if let Err(error) = added {
             group.release_drive(id).await?;

@@ -40,7 +40,7 @@ use export::{HostSecrets, Limiter, SharedNamespace};
 use format::{Catalogue, ExtentRecord, SettingsRecord, Uuid};
 use runtime::{ShardEnv, ShardHandle};
 
-use crate::engine::drives::Taken;
+use crate::engine::drives::RequestedDrive;
 use crate::engine::errors::stopping;
 use crate::engine::exports::running_export::{RunningExport, torn};
 use crate::engine::group::disconnected::DisconnectedDrive;
@@ -295,9 +295,9 @@ impl Group {
     }
 
     /// Opens a drive on all shards. It belongs to the group as soon as the leader uses it.
-    pub async fn install_drive(&self, taken: Taken) -> Answer<DriveId> {
+    pub async fn install_drive(&self, requested: RequestedDrive) -> Answer<DriveId> {
         let id = self.shared.new_drive();
-        let drive = taken.keep();
+        let drive = requested.keep();
         let (key, attached) = (self.key, drive.open.clone());
         self.on_all(move || shard::install_drive(key, id, &attached)).await?;
         let mut drives = self.drives_mut();

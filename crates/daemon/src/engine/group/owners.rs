@@ -47,7 +47,7 @@ const RUN_BYTES: u64 = 1 << 20;
 
 /// The activity of shards and their cores between two looks, as shares of the time.
 #[derive(Debug, Clone, PartialEq)]
-struct Seen {
+struct Activity {
     /// The share in which the shard worked, by shard.
     busy: Vec<f64>,
     /// The share in which the shard's core was idle, by shard.
@@ -66,7 +66,7 @@ struct Habits {
 impl Habits {
     /// Adds a look, in which `writes` arrived at each shard. Returns the new owners, if they should
     /// change.
-    fn look(&mut self, owners: Owners, writes: &[u64], seen: &Seen) -> Option<Owners> {
+    fn observe(&mut self, owners: Owners, writes: &[u64], activity: &Activity) -> Option<Owners> {
         if self.rest > 0 {
             self.rest -= 1;
             return None;
@@ -77,11 +77,11 @@ impl Habits {
         let most = (0..shards).max_by_key(|&shard| writes[shard]).filter(|_| all >= WRITES_MIN);
         let elsewhere = most.filter(|&most| writes[most] * 4 >= all * 3 && !owns(most));
         let more = Owners { count: (2 * owners.count).min(shards), ..owners };
-        let new: Vec<f64> = more.among(shards).skip(owners.count).map(|shard| seen.free[shard]).collect();
+        let new: Vec<f64> = more.among(shards).skip(owners.count).map(|shard| activity.free[shard]).collect();
         let have_time = !new.is_empty() && new.iter().sum::<f64>() >= FREE * new.len() as f64;
-        let is_full = have_time && owners.among(shards).all(|shard| seen.busy[shard] >= FULL);
+        let is_full = have_time && owners.among(shards).all(|shard| activity.busy[shard] >= FULL);
         let less = Owners { count: owners.count.div_ceil(2), ..owners };
-        let work: f64 = owners.among(shards).map(|shard| seen.busy[shard]).sum();
+        let work: f64 = owners.among(shards).map(|shard| activity.busy[shard]).sum();
         let is_light = less != owners && work <= LIGHT * less.count as f64;
         let so_far = |before: u32, again: bool| if again { before + 1 } else { 0 };
         self.full = so_far(self.full, is_full);
@@ -107,7 +107,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn take(shards: &[ShardHandle]) -> Reading {
+    fn now(shards: &[ShardHandle]) -> Reading {
         let times: BTreeMap<usize, Duration> = thread_times().into_iter().collect();
         let worked = |shard: &ShardHandle| {
             let looked = Duration::from_nanos(shard.stats().looked_ns);
@@ -117,7 +117,7 @@ impl Reading {
         Reading { at: Instant::now(), worked: shards.iter().map(worked).collect(), cores: core_times(&stat) }
     }
 
-    fn since(&self, before: &Reading, shards: &[ShardHandle]) -> Seen {
+    fn since(&self, before: &Reading, shards: &[ShardHandle]) -> Activity {
         let elapsed = (self.at - before.at).as_secs_f64().max(f64::EPSILON);
         let busy = self.worked.iter().zip(&before.worked);
         let free = |shard: &ShardHandle| {
@@ -126,7 +126,7 @@ impl Reading {
             let all = all.saturating_sub(*all_before).max(1);
             Some(idle.saturating_sub(*idle_before) as f64 / all as f64)
         };
-        Seen {
+        Activity {
             busy: busy.map(|(now, then)| now.saturating_sub(*then).as_secs_f64() / elapsed).collect(),
             // A core without a reading counts as not idle.
             free: shards.iter().map(|shard| free(shard).unwrap_or(0.0)).collect(),
@@ -180,13 +180,13 @@ impl Balance {
         if !self.quiet.is_multiple_of(QUIET_LOOKS) {
             return;
         }
-        let reading = Reading::take(shards);
+        let reading = Reading::now(shards);
         let Some(before) = self.last.replace(reading) else { return };
-        let seen = self.last.as_ref().expect("it was just taken").since(&before, shards);
+        let activity = self.last.as_ref().expect("it was just taken").since(&before, shards);
         for group in groups {
             let known = self.groups.get_mut(&group.key).expect("all are known");
             if known.change.is_none()
-                && let Some(next) = known.habits.look(known.owners, &written[&group.key], &seen)
+                && let Some(next) = known.habits.observe(known.owners, &written[&group.key], &activity)
             {
                 known.change(group, next);
             }
@@ -234,53 +234,57 @@ mod tests {
 
     const ONE: Owners = Owners { first: 1, count: 1, run: 4 };
 
-    fn seen(busy: [f64; 4], free: [f64; 4]) -> Seen {
-        Seen { busy: busy.to_vec(), free: free.to_vec() }
+    fn activity(busy: [f64; 4], free: [f64; 4]) -> Activity {
+        Activity { busy: busy.to_vec(), free: free.to_vec() }
     }
 
     /// The first change that equal looks in a row ask for, and how many it takes.
-    fn asked(owners: Owners, writes: [u64; 4], seen: &Seen, looks: usize) -> Option<(usize, Owners)> {
+    fn asked(owners: Owners, writes: [u64; 4], activity: &Activity, looks: usize) -> Option<(usize, Owners)> {
         let mut habits = Habits::default();
-        (1..=looks).find_map(|look| Some((look, habits.look(owners, &writes, seen)?)))
+        (1..=looks).find_map(|look| Some((look, habits.observe(owners, &writes, activity)?)))
     }
 
     #[test]
     fn a_group_whose_owner_has_no_time_left_gets_twice_as_many_where_others_have() {
         let writes = [0, 9000, 0, 0];
-        let full = seen([0.0, 0.95, 0.1, 0.0], [1.0, 0.0, 0.9, 1.0]);
+        let full = activity([0.0, 0.95, 0.1, 0.0], [1.0, 0.0, 0.9, 1.0]);
         assert_eq!(asked(ONE, writes, &full, 9), Some((2, Owners { first: 1, count: 2, ..ONE })));
-        let crowded = seen([0.0, 0.95, 0.1, 0.0], [1.0, 0.0, 0.2, 1.0]);
+        let crowded = activity([0.0, 0.95, 0.1, 0.0], [1.0, 0.0, 0.2, 1.0]);
         assert_eq!(asked(ONE, writes, &crowded, 99), None, "the next core is another program's");
-        let some_left = seen([0.0, 0.75, 0.1, 0.0], [1.0, 0.0, 0.9, 1.0]);
+        let some_left = activity([0.0, 0.75, 0.1, 0.0], [1.0, 0.0, 0.9, 1.0]);
         assert_eq!(asked(ONE, writes, &some_left, 99), None);
-        let three = seen([0.9, 0.95, 0.9, 0.0], [0.0, 0.0, 0.0, 1.0]);
+        let three = activity([0.9, 0.95, 0.9, 0.0], [0.0, 0.0, 0.0, 1.0]);
         assert_eq!(
             asked(Owners { first: 0, count: 3, ..ONE }, writes, &three, 9),
             Some((2, Owners { first: 0, count: 4, ..ONE }))
         );
-        assert_eq!(asked(Owners { count: 4, ..ONE }, writes, &seen([1.0; 4], [0.0; 4]), 99), None, "there are no more");
+        assert_eq!(
+            asked(Owners { count: 4, ..ONE }, writes, &activity([1.0; 4], [0.0; 4]), 99),
+            None,
+            "there are no more"
+        );
     }
 
     #[test]
     fn a_group_whose_owners_have_little_to_do_gets_half_of_them() {
-        let light = seen([0.1, 0.1, 0.0, 0.0], [0.9; 4]);
+        let light = activity([0.1, 0.1, 0.0, 0.0], [0.9; 4]);
         let two = Owners { first: 0, count: 2, ..ONE };
         assert_eq!(asked(two, [40, 40, 0, 0], &light, 99), Some((8, Owners { first: 0, count: 1, ..ONE })));
-        let busy = seen([0.3, 0.3, 0.0, 0.0], [0.7; 4]);
+        let busy = activity([0.3, 0.3, 0.0, 0.0], [0.7; 4]);
         assert_eq!(asked(two, [40, 40, 0, 0], &busy, 99), None);
-        assert_eq!(asked(ONE, [0, 40, 0, 0], &seen([0.0; 4], [1.0; 4]), 99), None, "one is the least");
+        assert_eq!(asked(ONE, [0, 40, 0, 0], &activity([0.0; 4], [1.0; 4]), 99), None, "one is the least");
     }
 
     #[test]
     fn what_needs_more_owners_does_not_need_less_of_them_then() {
-        let (full, next) = (seen([0.0, 1.0, 0.0, 0.0], [1.0; 4]), Owners { first: 1, count: 2, ..ONE });
+        let (full, next) = (activity([0.0, 1.0, 0.0, 0.0], [1.0; 4]), Owners { first: 1, count: 2, ..ONE });
         assert_eq!(asked(ONE, [0, 99, 0, 0], &full, 9), Some((2, next)));
-        assert_eq!(asked(next, [0, 99, 0, 0], &seen([0.0, 0.5, 0.5, 0.0], [1.0; 4]), 99), None);
+        assert_eq!(asked(next, [0, 99, 0, 0], &activity([0.0, 0.5, 0.5, 0.0], [1.0; 4]), 99), None);
     }
 
     #[test]
     fn a_group_follows_its_clients() {
-        let calm = seen([0.2; 4], [0.8; 4]);
+        let calm = activity([0.2; 4], [0.8; 4]);
         assert_eq!(asked(ONE, [0, 100, 0, 900], &calm, 9), Some((2, Owners { first: 3, count: 1, ..ONE })));
         assert_eq!(asked(ONE, [0, 500, 0, 500], &calm, 99), None, "half of them are here");
         assert_eq!(asked(ONE, [0, 0, 0, 3], &calm, 99), None, "three writes say nothing");
@@ -289,8 +293,8 @@ mod tests {
     #[test]
     fn a_change_is_given_time_to_show() {
         let mut habits = Habits::default();
-        let calm = seen([0.2; 4], [0.8; 4]);
-        let mut look = |writes: [u64; 4]| habits.look(ONE, &writes, &calm);
+        let calm = activity([0.2; 4], [0.8; 4]);
+        let mut look = |writes: [u64; 4]| habits.observe(ONE, &writes, &calm);
         assert_eq!((look([0, 0, 0, 99]), look([0, 0, 0, 99])), (None, Some(Owners { first: 3, count: 1, ..ONE })));
         let looks: Vec<bool> = (0..6).map(|_| look([99, 0, 0, 0]).is_some()).collect();
         assert_eq!(looks, [false, false, false, false, false, true]);

@@ -11,7 +11,7 @@ use array::{Array, DriveId, JoinError, MemberIndex, MemberStatus};
 use format::MemberState;
 use runtime::ShardEnv;
 
-use crate::engine::drives::{Consent, Taken};
+use crate::engine::drives::{Consent, RequestedDrive};
 use crate::engine::errors::new_uuid;
 use crate::engine::group::join_error;
 use crate::engine::memory::{DrivePlace, Memory, Replacing};
@@ -47,7 +47,7 @@ impl Replacements {
 /// The drive that a member gets.
 pub(super) enum NewDrive {
     /// A drive that is no part of the group.
-    Taken(Taken),
+    Requested(RequestedDrive),
     /// One of the group's spares.
     Spare(DriveId),
 }
@@ -70,15 +70,19 @@ impl Engine {
             wipe_foreign: request.wipe_foreign,
             dry_run: request.dry_run,
         };
-        let (taken, steps) = self.take_one(group, &request.with, consent).await?;
-        let name = taken.name.clone();
-        Ok((NewDrive::Taken(taken), name, steps))
+        let (requested, steps) = self.open_joining(group, &request.with, consent).await?;
+        let name = requested.name.clone();
+        Ok((NewDrive::Requested(requested), name, steps))
     }
 
     /// Puts a drive in the place of a member. If the member is lost, its old drive is closed. If it
     /// works, it is copied first.
-    pub(crate) async fn put_in_place(group: &Group, member: &MemberStatus, taken: Taken) -> Answer<DriveId> {
-        let (id, identity) = (group.install_drive(taken).await?, new_uuid()?);
+    pub(crate) async fn put_in_place(
+        group: &Group,
+        member: &MemberStatus,
+        requested: RequestedDrive,
+    ) -> Answer<DriveId> {
+        let (id, identity) = (group.install_drive(requested).await?, new_uuid()?);
         let (index, was_lost) = (member.member, member.state != MemberState::InSync);
         let replace = move |array: Array<ShardEnv>| async move {
             if was_lost && array.shared().slot(index).state == MemberState::InSync {

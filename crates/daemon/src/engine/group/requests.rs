@@ -74,20 +74,20 @@ impl GroupControl for Engine {
             dry_run: request.dry_run,
         };
         let texts: Vec<String> = request.drives.iter().chain(&request.spares).cloned().collect();
-        let (taken, holds) = self.take(&texts, consent).await?;
-        let new = new_group(&request, shape, taken.len(), self.clock.unix_s())?;
+        let (requested, holds) = self.open_requested(&texts, consent).await?;
+        let new = new_group(&request, shape, requested.len(), self.clock.unix_s())?;
         let chosen = settings::updated(&SettingsRecord::default(), &settings_of(&request));
-        let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
+        let opens: Vec<OpenDrive> = requested.iter().map(|requested| requested.open.clone()).collect();
         let superblock = self.plan_new_group(new.clone(), opens.clone()).await?;
         let mut steps = layout_steps(&request, &shape, &superblock);
-        steps.extend(lost::overwritten(&taken, &holds));
+        steps.extend(lost::overwritten(&requested, &holds));
         steps.push(format!("checksums {}", view::checksums(&superblock).note));
         steps.extend(settings::steps(&SettingsRecord::default(), &chosen));
         if request.dry_run {
             return Ok(Changed::planned(steps).with_warnings(holds));
         }
         self.write_new_group(new, opens).await?;
-        let group = self.start_group(taken).await?;
+        let group = self.start_group(requested).await?;
         let unremembered = self.remember();
         if chosen != SettingsRecord::default() {
             self.set_settings(&group, chosen).await?;
@@ -100,8 +100,8 @@ impl GroupControl for Engine {
     async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<api::Group>> {
         self.opener.remotes.try_all(&request.drives).await?;
         let _one = self.changes.lock().await;
-        let (taken, warnings) = self.open_members(&request.drives, Consent::none(request.dry_run)).await?;
-        self.assemble_from(taken, warnings, request.name.as_deref(), request.dry_run).await
+        let (requested, warnings) = self.open_members(&request.drives, Consent::none(request.dry_run)).await?;
+        self.assemble_from(requested, warnings, request.name.as_deref(), request.dry_run).await
     }
 
     async fn group_start(&self, name: &str, request: GroupStart) -> Answer<Changed<api::Group>> {
@@ -112,11 +112,11 @@ impl GroupControl for Engine {
             return Err(ControlError::new(ErrorCode::WrongState, message));
         }
         let consent = Consent::none(request.dry_run);
-        let taken = match self.remembered_group(name) {
+        let requested = match self.remembered_group(name) {
             Some(remembered) => self.open_remembered(&remembered, consent).await?,
             None => self.open_found(name, consent).await?,
         };
-        self.assemble_from(taken, Vec::new(), None, request.dry_run).await
+        self.assemble_from(requested, Vec::new(), None, request.dry_run).await
     }
 
     async fn group_scan(&self, request: GroupScan) -> Answer<Scanned> {

@@ -13,7 +13,7 @@ use crate::engine::drives::{Consent, READ_WITHIN, find, identity, silent};
 use crate::engine::{Engine, drives, view};
 
 /// The contents of a drive.
-pub(crate) enum Seen {
+pub(crate) enum ProbeResult {
     /// A superblock of a group.
     Member { superblock: Box<Superblock>, size_bytes: u64 },
     /// Other content, or the drive could not be read.
@@ -54,16 +54,16 @@ impl Engine {
 
     pub(super) async fn scan(&self, texts: Vec<String>) -> api::Scanned {
         // In sequence, the timeouts of drives that do not answer would add up.
-        let seen = join_all(texts.iter().map(|text| self.see(text))).await;
+        let seen = join_all(texts.iter().map(|text| self.probe(text))).await;
         let mut found: BTreeMap<Uuid, Vec<Candidate>> = BTreeMap::new();
         let mut others = Vec::new();
         for (drive, seen) in texts.into_iter().zip(seen) {
             match seen {
-                Seen::Member { superblock, size_bytes } => {
+                ProbeResult::Member { superblock, size_bytes } => {
                     let candidate = Candidate { drive, superblock: *superblock, size_bytes };
                     found.entry(candidate.superblock.array).or_default().push(candidate);
                 }
-                Seen::Other(reason) => others.push(ScannedDrive { drive, reason }),
+                ProbeResult::Other(reason) => others.push(ScannedDrive { drive, reason }),
             }
         }
         let mut groups: Vec<ScannedGroup> = found.into_iter().map(|(uuid, found)| self.scanned(uuid, found)).collect();
@@ -72,10 +72,10 @@ impl Engine {
     }
 
     /// Reads a drive without claiming it.
-    pub(crate) async fn see(&self, text: &str) -> Seen {
+    pub(crate) async fn probe(&self, text: &str) -> ProbeResult {
         let name = match drives::name_of(text) {
             Ok(name) => name,
-            Err(error) => return Seen::Other(error.message),
+            Err(error) => return ProbeResult::Other(error.message),
         };
         // A drive that a group has open is read through the group, because memory and remote drives
         // have no path.
@@ -88,46 +88,46 @@ impl Engine {
             let read = self.shards[0].call(move || drives::probe_open(open));
             return match tokio::time::timeout(READ_WITHIN, read).await {
                 Ok(Ok(Ok(probe))) => seen(probe.superblock, size_bytes, &probe.foreign, false),
-                Ok(Ok(Err(error))) => Seen::Other(format!("cannot be read: {error}")),
-                Ok(Err(_)) => Seen::Other("the daemon is stopping".to_owned()),
-                Err(_) => Seen::Other(silent().message),
+                Ok(Ok(Err(error))) => ProbeResult::Other(format!("cannot be read: {error}")),
+                Ok(Err(_)) => ProbeResult::Other("the daemon is stopping".to_owned()),
+                Err(_) => ProbeResult::Other(silent().message),
             };
         }
         if let Err(error) = self.refuse_own_device(text) {
-            return Seen::Other(error.message);
+            return ProbeResult::Other(error.message);
         }
         if text.starts_with(api::NVME_TCP) {
-            return self.see_far(text).await;
+            return self.probe_remote(text).await;
         }
         if text.starts_with("mem:") {
-            return Seen::Other("memory of the daemon that no group has".to_owned());
+            return ProbeResult::Other("memory of the daemon that no group has".to_owned());
         }
         let look = tokio::task::spawn_blocking(move || read_content(&name));
         match tokio::time::timeout(READ_WITHIN, look).await {
             Ok(Ok(Ok(DriveContent { superblock, size_bytes, foreign, empty }))) => {
                 seen(superblock, size_bytes, &foreign, empty)
             }
-            Ok(Ok(Err(error))) => Seen::Other(format!("cannot be read: {error}")),
-            Ok(Err(_)) => Seen::Other("the daemon is stopping".to_owned()),
-            Err(_) => Seen::Other(silent().message),
+            Ok(Ok(Err(error))) => ProbeResult::Other(format!("cannot be read: {error}")),
+            Ok(Err(_)) => ProbeResult::Other("the daemon is stopping".to_owned()),
+            Err(_) => ProbeResult::Other(silent().message),
         }
     }
 
     /// Reads a drive of another machine over a separate connection.
-    async fn see_far(&self, text: &str) -> Seen {
+    async fn probe_remote(&self, text: &str) -> ProbeResult {
         let opened = async {
             self.names.look_up_drives(&[text.to_owned()]).await?;
             drives::open(&self.opener, text, Consent::none(true)).await
         };
-        let taken = match opened.await {
-            Ok(taken) => taken,
-            Err(error) => return Seen::Other(error.message),
+        let requested = match opened.await {
+            Ok(requested) => requested,
+            Err(error) => return ProbeResult::Other(error.message),
         };
-        let size_bytes = taken.open.info().size_bytes;
-        match drives::superblock_of(&self.shards[0], &taken).await {
-            Ok(Some(superblock)) => Seen::Member { superblock: Box::new(superblock), size_bytes },
-            Ok(None) => Seen::Other("holds no group".to_owned()),
-            Err(error) => Seen::Other(error.message),
+        let size_bytes = requested.open.info().size_bytes;
+        match drives::superblock_of(&self.shards[0], &requested).await {
+            Ok(Some(superblock)) => ProbeResult::Member { superblock: Box::new(superblock), size_bytes },
+            Ok(None) => ProbeResult::Other("holds no group".to_owned()),
+            Err(error) => ProbeResult::Other(error.message),
         }
     }
 
@@ -191,15 +191,15 @@ fn seen(
     size_bytes: u64,
     foreign: &[format::foreign::Foreign],
     is_empty: bool,
-) -> Seen {
+) -> ProbeResult {
     match superblock {
-        Ok(superblock) => Seen::Member { superblock: Box::new(superblock), size_bytes },
-        Err(_) if is_empty => Seen::Other("empty".to_owned()),
-        Err(SuperblockError::NotPurlin) if foreign.is_empty() => Seen::Other("holds no group".to_owned()),
+        Ok(superblock) => ProbeResult::Member { superblock: Box::new(superblock), size_bytes },
+        Err(_) if is_empty => ProbeResult::Other("empty".to_owned()),
+        Err(SuperblockError::NotPurlin) if foreign.is_empty() => ProbeResult::Other("holds no group".to_owned()),
         Err(SuperblockError::NotPurlin) => {
             let holds: Vec<String> = foreign.iter().map(ToString::to_string).collect();
-            Seen::Other(format!("holds {}", holds.join(", ")))
+            ProbeResult::Other(format!("holds {}", holds.join(", ")))
         }
-        Err(error) => Seen::Other(error.to_string()),
+        Err(error) => ProbeResult::Other(error.to_string()),
     }
 }

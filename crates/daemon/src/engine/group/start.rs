@@ -11,7 +11,7 @@ use drive::WarmState;
 use export::HostSecrets;
 use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, warm_file};
 
-use crate::engine::drives::Taken;
+use crate::engine::drives::RequestedDrive;
 use crate::engine::errors::stopping;
 use crate::engine::group::disconnected::DisconnectedDrive;
 use crate::engine::group::group_drive::GroupDrive;
@@ -28,15 +28,15 @@ pub(crate) struct FoundGroup {
 }
 
 /// Reads a group's state from drives, without starting anything.
-pub(crate) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<FoundGroup> {
-    let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
+pub(crate) async fn look(shards: &[ShardHandle], requested: &[RequestedDrive]) -> Answer<FoundGroup> {
+    let opens: Vec<OpenDrive> = requested.iter().map(|requested| requested.open.clone()).collect();
     let assembly = shards[0].call(move || async move {
         let env = ShardEnv::current();
         let drives: Vec<_> = opens.iter().map(|open| env.attach(open)).collect();
         assemble(&env, &drives).await
     });
     let assembly = assembly.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
-    let refused = assembly.refused.iter().map(|(index, refusal)| (taken[*index].name.clone(), refusal.clone()));
+    let refused = assembly.refused.iter().map(|(index, refusal)| (requested[*index].name.clone(), refusal.clone()));
     Ok(FoundGroup { refused: refused.collect(), assembly })
 }
 
@@ -46,15 +46,16 @@ pub(crate) async fn start(
     shards: &[ShardHandle],
     senders: &[MailboxSender<GroupMessage>],
     key: GroupKey,
-    taken: Vec<Taken>,
+    requested: Vec<RequestedDrive>,
     found: FoundGroup,
     warm_path: PathBuf,
 ) -> Answer<Arc<Group>> {
     let FoundGroup { assembly, refused } = found;
     let (name, uuid) = (assembly.superblock.name.clone(), assembly.superblock.array);
     refused.iter().for_each(|(drive, refusal)| log_left_out(&name, drive, refusal));
-    let starting = Starting { shards, senders, key, opens: taken.iter().map(|taken| taken.open.clone()).collect() };
-    let (drives, mut left_out) = divide(&assembly, taken);
+    let starting =
+        Starting { shards, senders, key, opens: requested.iter().map(|requested| requested.open.clone()).collect() };
+    let (drives, mut left_out) = divide(&assembly, requested);
     let drives = Arc::new(RwLock::new(drives));
     let logged_name = Arc::new(RwLock::new(name.clone()));
     let listener = event_log::log_events(logged_name.clone(), drives.clone());
@@ -118,8 +119,8 @@ fn left_out_of(drive: GroupDrive, reason: &Refusal) -> Option<LeftOut> {
 
 /// Divides the drives that were read: those of the group, each at its index, and those that could
 /// not be used. All others are closed.
-fn divide(assembly: &Assembly, taken: Vec<Taken>) -> (Vec<Option<GroupDrive>>, Vec<LeftOut>) {
-    let mut drives: Vec<_> = taken.into_iter().map(|taken| Some(taken.keep())).collect();
+fn divide(assembly: &Assembly, requested: Vec<RequestedDrive>) -> (Vec<Option<GroupDrive>>, Vec<LeftOut>) {
+    let mut drives: Vec<_> = requested.into_iter().map(|requested| Some(requested.keep())).collect();
     let refused = assembly.refused.iter();
     let left_out = refused.filter_map(|(index, reason)| left_out_of(drives[*index].take()?, reason)).collect();
     let in_group: Vec<usize> =

@@ -21,7 +21,7 @@ use format::ExportKind;
 use runtime::ShardEnv;
 
 use crate::engine::Engine;
-use crate::engine::drives::Taken;
+use crate::engine::drives::RequestedDrive;
 use crate::engine::drives::remote::Remote;
 use crate::engine::errors::stopping;
 use crate::engine::exports::namespaces::nqn_of;
@@ -179,7 +179,7 @@ impl Engine {
     }
 
     /// Refuses an opened drive that is also an import, which currently waits for it.
-    pub(crate) fn refuse_imported(&self, drive: &Taken) -> Answer<()> {
+    pub(crate) fn refuse_imported(&self, drive: &RequestedDrive) -> Answer<()> {
         let is_it =
             |import: &Arc<Import>| import.is_namespace() && Some(&import.remembered.uuid) == drive.identity.as_ref();
         match self.all_imports().into_iter().find(is_it) {

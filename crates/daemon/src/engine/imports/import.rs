@@ -14,7 +14,7 @@ use initiator::{Known, PathStatus};
 use md::{Assembly, Assessment, Candidate, NotMember, Refusal, SECTOR, SuperblockError};
 use runtime::{OpenDrive, ShardEnv, ShardHandle};
 
-use crate::engine::drives::Taken;
+use crate::engine::drives::RequestedDrive;
 use crate::engine::drives::remote::Remote;
 use crate::engine::errors::{new_uuid, stopping};
 use crate::engine::exports::devices::{Backing, io_opt_bytes};
@@ -355,8 +355,12 @@ pub(crate) struct Looked {
 }
 
 /// Reads the contents of some drives, without starting anything.
-pub(crate) async fn look(shard: &ShardHandle, taken: &[Taken], allow_inconsistent: bool) -> Answer<Looked> {
-    let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
+pub(crate) async fn look(
+    shard: &ShardHandle,
+    requested: &[RequestedDrive],
+    allow_inconsistent: bool,
+) -> Answer<Looked> {
+    let opens: Vec<OpenDrive> = requested.iter().map(|requested| requested.open.clone()).collect();
     let examining = shard.call(move || async move {
         let mut examined = Vec::new();
         for open in &opens {
@@ -369,14 +373,14 @@ pub(crate) async fn look(shard: &ShardHandle, taken: &[Taken], allow_inconsisten
     for (index, examined) in examined.iter().enumerate() {
         match examined {
             Ok(candidate) => found.push((index, candidate)),
-            Err(reason) => others.push(DriveReason { drive: taken[index].name.clone(), reason: reason.clone() }),
+            Err(reason) => others.push(DriveReason { drive: requested[index].name.clone(), reason: reason.clone() }),
         }
     }
     let candidates: Vec<&Candidate> = found.iter().map(|(_, candidate)| *candidate).collect();
     let array = |set: Vec<usize>| {
         let assessment = md::assess(&set.iter().map(|&at| candidates[at]).collect::<Vec<_>>(), allow_inconsistent);
         let drives: Vec<usize> = set.iter().map(|&at| found[at].0).collect();
-        found_array(assessment, &drives, taken)
+        found_array(assessment, &drives, requested)
     };
     Ok(Looked { arrays: md::sets(&candidates).into_iter().map(array).collect(), others })
 }
@@ -404,10 +408,10 @@ async fn examine(open: &OpenDrive) -> Result<Candidate, String> {
     Err(reason.to_string())
 }
 
-/// `drives` are the indices, in `taken`, of the assessment's candidates.
-fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> FoundMdArray {
+/// `drives` are the indices, in `requested`, of the assessment's candidates.
+fn found_array(assessment: Assessment, drives: &[usize], requested: &[RequestedDrive]) -> FoundMdArray {
     let Assessment { description, left_out, assembly } = assessment;
-    let name = |candidate: usize| taken[drives[candidate]].name.clone();
+    let name = |candidate: usize| requested[drives[candidate]].name.clone();
     let candidates_by_slot: Vec<Option<usize>> = match &assembly {
         Ok(assembly) => assembly.members.iter().map(|member| Some(member.as_ref()?.candidate)).collect(),
         Err(_) => Vec::new(),
@@ -443,14 +447,14 @@ fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> Fou
 pub(crate) async fn start(
     shards: &[ShardHandle],
     key: GroupKey,
-    taken: &[Taken],
+    requested: &[RequestedDrive],
     shown: MdArray,
     assembly: Assembly,
     places: Vec<Option<usize>>,
 ) -> Answer<Running> {
     let member = |(slot, place): (usize, &Option<usize>)| {
-        let taken = &taken[(*place)?];
-        Some(ImportDrive { name: taken.name.clone(), slot: slot as u32, open: taken.open.clone() })
+        let requested = &requested[(*place)?];
+        Some(ImportDrive { name: requested.name.clone(), slot: slot as u32, open: requested.open.clone() })
     };
     let drives: Vec<ImportDrive> = places.iter().enumerate().filter_map(member).collect();
     let (size_bytes, stripe_bytes) =
@@ -460,7 +464,7 @@ pub(crate) async fn start(
         .members
         .iter()
         .zip(&places)
-        .filter_map(|(member, place)| Some((member.as_ref()?.candidate, taken[(*place)?].open.clone())))
+        .filter_map(|(member, place)| Some((member.as_ref()?.candidate, requested[(*place)?].open.clone())))
         .collect();
     for handle in shards {
         let (assembly, opens) = (assembly.clone(), opens.clone());

@@ -14,7 +14,7 @@ use export::ExportState;
 use format::{ExportKind, ExportRecord, TlsFiles};
 
 use crate::engine::drives;
-use crate::engine::drives::Taken;
+use crate::engine::drives::RequestedDrive;
 use crate::engine::exports;
 use crate::engine::exports::devices::DeviceEnd;
 use crate::engine::exports::offer;
@@ -172,17 +172,17 @@ impl Engine {
     }
 
     async fn start_remembered_import(&self, key: u64, remembered: &RememberedImport) -> Result<Running, String> {
-        let (mut taken, mut unopened): (Vec<Taken>, Vec<String>) = (Vec::new(), Vec::new());
+        let (mut requested, mut unopened): (Vec<RequestedDrive>, Vec<String>) = (Vec::new(), Vec::new());
         for text in &remembered.drives {
             match drives::open_read_only_when_released(text).await {
-                Ok(drive) => taken.push(drive),
+                Ok(drive) => requested.push(drive),
                 Err(error) => unopened.push(error.message),
             }
         }
         for error in &unopened {
             tracing::warn!(import = remembered.name, error, "drive not opened");
         }
-        let looked = import::look(&self.shards[0], &taken, remembered.allow_inconsistent).await;
+        let looked = import::look(&self.shards[0], &requested, remembered.allow_inconsistent).await;
         let looked = looked.map_err(|error| error.message)?;
         let found = looked.arrays.iter().find(|found| found.shown.uuid == remembered.uuid);
         let sentence = |what: String| [vec![what], unopened.clone()].concat().join("; ");
@@ -193,7 +193,7 @@ impl Engine {
             Ok(assembly) => assembly.clone(),
             Err(refusal) => return Err(sentence(not_read(found, refusal))),
         };
-        import::start(&self.shards, key, &taken, found.shown.clone(), assembly, places)
+        import::start(&self.shards, key, &requested, found.shown.clone(), assembly, places)
             .await
             .map_err(|error| error.message)
     }

@@ -105,12 +105,12 @@ impl ImportControl for Engine {
 
     async fn import_md(&self, request: ImportMd) -> Answer<Imported> {
         let _one = self.changes.lock().await;
-        let mut taken = Vec::new();
+        let mut requested = Vec::new();
         for text in &request.drives {
             self.refuse_own_device(text)?;
-            taken.push(drives::open_read_only(text)?);
+            requested.push(drives::open_read_only(text)?);
         }
-        let looked = import::look(&self.shards[0], &taken, request.allow_inconsistent).await?;
+        let looked = import::look(&self.shards[0], &requested, request.allow_inconsistent).await?;
         let arrays = || looked.arrays.iter().map(|found| found.shown.clone()).collect();
         let Plan { name, found, assembly, places } = match self.plan_import(&request, &looked) {
             Ok(plan) => plan,
@@ -148,14 +148,14 @@ impl ImportControl for Engine {
             name: name.clone(),
             uuid: found.shown.uuid.clone(),
             owner: None,
-            drives: places.iter().flatten().map(|&place| taken[place].text.clone()).collect(),
+            drives: places.iter().flatten().map(|&place| requested[place].text.clone()).collect(),
             allow_inconsistent: request.allow_inconsistent,
             next_id: 1,
             exports: Vec::new(),
             namespace: None,
         };
         let key = self.new_key();
-        let running = import::start(&self.shards, key, &taken, found.shown.clone(), assembly, places).await?;
+        let running = import::start(&self.shards, key, &requested, found.shown.clone(), assembly, places).await?;
         let import = self.add_import(Import::new(key, remembered, Ok(Source::Md(Box::new(running))))?);
         self.remember_imports();
         tracing::info!(import = name, array = found.shown.uuid, "imported for reading");

@@ -248,8 +248,8 @@ mod tests {
         assert_eq!("all".parse(), Ok(Interfaces::All));
         assert_eq!("all,eth0".parse(), Ok(Interfaces::Named(["all".to_owned(), "eth0".to_owned()].into())));
         for wrong in ["", "eth0,", "eth 0", "a/b", "an-interface-of-16"] {
-            let said = wrong.parse::<Interfaces>().unwrap_err();
-            assert!(said.ends_with("is not the name of a network interface"), "{said}");
+            let message = wrong.parse::<Interfaces>().unwrap_err();
+            assert!(message.ends_with("is not the name of a network interface"), "{message}");
         }
     }
 

@@ -11,7 +11,7 @@ use nvme::target::{Reservations, Subsystem};
 use runtime::ShardEnv;
 
 use crate::engine::drives::identity::Present;
-use crate::engine::drives::{Consent, Taken, find};
+use crate::engine::drives::{Consent, RequestedDrive, find};
 use crate::engine::errors::stopping;
 use crate::engine::exports::namespaces::nqn_of;
 use crate::engine::group::shard;
@@ -31,7 +31,7 @@ fn subsystem(uuid: &Uuid) -> Subsystem {
 
 impl Engine {
     /// Adds a shared drive, present or not.
-    pub(super) fn add_share(&self, record: Record, drive: Answer<Taken>) {
+    pub(super) fn add_share(&self, record: Record, drive: Answer<RequestedDrive>) {
         let saved = record.reservations.clone().and_then(Reserved::restored).unwrap_or_default();
         let shared = SharedNamespace::new(saved, self.keeps_share_reservations(record.nsid));
         let (name, open, failure) = match drive {

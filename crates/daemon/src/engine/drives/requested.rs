@@ -2,7 +2,7 @@
 
 use api::ErrorCode;
 
-use crate::engine::drives::{Consent, Taken};
+use crate::engine::drives::{Consent, RequestedDrive};
 use crate::engine::group::{Group, lost};
 use crate::engine::{Engine, drives};
 use crate::http::{Answer, ControlError};
@@ -10,17 +10,21 @@ use crate::http::{Answer, ControlError};
 impl Engine {
     /// Opens and inspects drives for a request. Returns the drives, and descriptions of the data
     /// that would be lost on them.
-    pub(crate) async fn take(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
-        let (mut taken, mut lost) = (Vec::new(), Vec::new());
+    pub(crate) async fn open_requested(
+        &self,
+        texts: &[String],
+        consent: Consent,
+    ) -> Answer<(Vec<RequestedDrive>, Vec<String>)> {
+        let (mut requested, mut lost) = (Vec::new(), Vec::new());
         for text in texts {
             self.refuse_own_device(text)?;
             self.refuse_own_drive(text)?;
             let drive = drives::open(&self.opener, text, consent).await?;
             self.refuse_imported(&drive)?;
             lost.extend(drives::inspect(&self.shards[0], &drive, consent).await?);
-            taken.push(drive);
+            requested.push(drive);
         }
-        Ok((taken, lost))
+        Ok((requested, lost))
     }
 
     /// Refuses a drive that a running group has open under the same name. Under another name,
@@ -37,10 +41,15 @@ impl Engine {
     }
 
     /// Opens a drive that can join a running group. Also returns what is lost on it.
-    pub(crate) async fn take_one(&self, group: &Group, text: &str, consent: Consent) -> Answer<(Taken, Vec<String>)> {
+    pub(crate) async fn open_joining(
+        &self,
+        group: &Group,
+        text: &str,
+        consent: Consent,
+    ) -> Answer<(RequestedDrive, Vec<String>)> {
         group.release_if_unused(&drives::name_of(text)?).await?;
-        let (mut taken, holds) = self.take(&[text.to_owned()], consent).await?;
-        let steps = lost::overwritten(&taken, &holds);
-        Ok((taken.pop().expect("one drive was asked for"), steps))
+        let (mut requested, holds) = self.open_requested(&[text.to_owned()], consent).await?;
+        let steps = lost::overwritten(&requested, &holds);
+        Ok((requested.pop().expect("one drive was asked for"), steps))
     }
 }
