@@ -7,6 +7,7 @@
 //! - [`sums`]: checksums of data and parity.
 //! - [`log`]: records that put stripes right after an interrupted write.
 //! - [`intent_log`]: content that was acknowledged before it has its place.
+//! - [`thin`]: segments, maps and checkpoints of thin volumes.
 //! - [`Catalogue`]: the volumes and exports of the group.
 //! - [`foreign`]: signatures of other software, so that its data is not overwritten without asking.
 //!
@@ -37,6 +38,7 @@ mod role_set;
 mod shape;
 pub mod sums;
 mod superblock;
+pub mod thin;
 mod uuid;
 
 pub use catalogue::{
