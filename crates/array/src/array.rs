@@ -307,7 +307,7 @@ impl<E: Env> Array<E> {
         let geometry = &self.0.shared.geometry;
         let band_chunks = geometry.chunks_per_stripe_group() * geometry.sets;
         let band = stripe_group.0 / geometry.sets;
-        let band_bytes = geometry.stripe_data_bytes() * geometry.rows() * geometry.sets;
+        let band_bytes = geometry.band_bytes();
         let chunks = band * band_chunks..end.div_ceil(band_bytes) * band_chunks;
         let next = self.0.shared.map.next_allocated_in(chunks).map(|chunk| chunk / band_chunks);
         if next == Some(band) {
@@ -320,8 +320,8 @@ impl<E: Env> Array<E> {
     /// it consists of whole bands (one stripe group of every set).
     pub fn is_fast_to_zero(&self, offset: u64, len: u64) -> bool {
         let geometry = &self.0.shared.geometry;
-        let stripe = geometry.stripe_data_bytes() * geometry.rows() * geometry.sets;
-        let whole = offset.is_multiple_of(stripe) && len.is_multiple_of(stripe);
+        let band = geometry.band_bytes();
+        let whole = offset.is_multiple_of(band) && len.is_multiple_of(band);
         let is_hole = |extents: Vec<Extent>| extents == [Extent { len, allocated: false }];
         whole || self.extents(offset, len).is_ok_and(is_hole)
     }

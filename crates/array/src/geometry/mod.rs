@@ -135,6 +135,17 @@ impl Geometry {
         self.stripe_data_bytes
     }
 
+    /// User bytes of a band: one stripe group of every set.
+    pub fn band_bytes(&self) -> u64 {
+        self.stripe_data_bytes * self.rows() * self.sets
+    }
+
+    /// Smallest aligned write that covers whole stripes and whole allocation chunks. In free chunks
+    /// it needs no read and no log record.
+    pub fn whole_write_bytes(&self) -> u64 {
+        if self.rows() == 1 { self.stripe_data_bytes } else { self.band_bytes() }
+    }
+
     /// Stripe groups of the drive group.
     pub fn stripe_group_count(&self) -> u64 {
         self.bands * self.sets

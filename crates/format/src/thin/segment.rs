@@ -13,7 +13,7 @@ pub const SEGMENT_RECORD_BYTES: usize = 32;
 pub const SEGMENTS_PER_LEAF: u64 = 128;
 
 /// Least bytes of a segment.
-pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+pub const SEGMENT_BYTES_MIN: u64 = 1 << 16;
 
 /// Most bytes of a segment.
 pub const SEGMENT_BYTES_MAX: u64 = 1 << 31;

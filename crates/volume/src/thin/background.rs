@@ -1,0 +1,78 @@
+//! Background work: frees the log before it is full, makes checkpoints, and has segments collected.
+
+use std::rc::{Rc, Weak};
+
+use drive::{BlockError, Env};
+
+use super::backing::Backing;
+use super::store::ThinStore;
+
+impl<B: Backing> ThinStore<B> {
+    pub(super) fn spawn_background(self: &Rc<Self>) {
+        let store = Rc::downgrade(self);
+        self.env().spawn(async move { keep(store, Self::keep_log).await });
+        let store = Rc::downgrade(self);
+        self.env().spawn(async move { keep(store, Self::keep_space).await });
+    }
+
+    /// Frees frames when the log is filling.
+    async fn keep_log(self: Rc<Self>) -> Result<(), BlockError> {
+        if self.backing.intents_are_filling() {
+            self.land_all().await?;
+            self.make_durable().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a checkpoint if much has changed, and collects if segments are short.
+    async fn keep_space(self: Rc<Self>) -> Result<(), BlockError> {
+        let changes = self.next_sequence.get() - self.changes_since.get();
+        let is_dirty = 2 * self.trees.borrow().dirty_leaves >= self.dirty_leaves_max();
+        if changes >= self.tuning.changes_max || is_dirty {
+            self.checkpoint().await?;
+        }
+        if self.is_short_of_segments() {
+            self.collect().await?;
+        }
+        // It may wait for parts that do not fill a run.
+        if self.is_waited_for.take() {
+            self.land_all().await?;
+        }
+        self.progress.raise();
+        Ok(())
+    }
+
+    /// Ends the background work, and makes a last checkpoint. Requests are refused from now on.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the store could not be brought to a clean state. Flushed writes are safe.
+    pub async fn stop(self: &Rc<Self>) -> Result<(), BlockError> {
+        self.land_all().await?;
+        let result = self.checkpoint().await;
+        self.is_stopping.set(true);
+        self.work.raise();
+        self.progress.raise();
+        result
+    }
+}
+
+/// Does some work whenever the store says that there may be some, as long as the store exists.
+async fn keep<B: Backing, F: Future<Output = Result<(), BlockError>>>(
+    store: Weak<ThinStore<B>>,
+    work: impl Fn(Rc<ThinStore<B>>) -> F,
+) {
+    loop {
+        let Some(strong) = store.upgrade() else { return };
+        if strong.check_usable().is_err() {
+            return;
+        }
+        // From before the work on: more may come meanwhile.
+        let changed = strong.work.next();
+        if let Err(error) = work(strong.clone()).await {
+            strong.fail(&error);
+            return;
+        }
+        drop(strong);
+        changed.await;
+    }
+}

@@ -1,0 +1,443 @@
+//! Checkpoints: the maps and tables of one moment, written to segments of their own, and then an
+//! anchor that leads to them.
+//!
+//! 1. In one step without waiting: each dirty node gets a new place, its bytes are made, and its
+//!    old place becomes garbage. So all of them are of one moment.
+//! 2. The nodes are written, and everything is flushed.
+//! 3. The anchor is written, in the place that does not hold the newest one.
+//! 4. Segments that no checkpoint needs any more are discarded. They are free once that is durable.
+//!
+//! The segment table says how much of each segment is live, also of the segments with its own
+//! nodes. So the places of all its nodes are chosen before the first of them is made.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use drive::{BlockError, Buf, Env, join_all};
+use format::thin::StoredRange;
+use format::thin::anchor::{ANCHOR_BYTES, Anchor, Root};
+use format::thin::batch::{BATCH_HEAD_BYTES, BatchRecords, encode_index};
+use format::thin::entry::ENTRY_BYTES;
+use format::thin::line::{LINE_RECORD_BYTES, LINES_LINE, LINES_PER_LEAF, LineRecord, SEGMENTS_LINE};
+use format::thin::node::{
+    ChildRecord, Children, NODE_HEAD_BYTES, NodeId, SEGMENT_LEAF_BYTES, encode_inner_node, encode_line_leaf,
+    encode_map_leaf, encode_segment_leaf, inner_node_bytes, root_level,
+};
+use format::thin::record::{NodeRecord, RECORD_BYTES};
+use format::thin::segment::{SEGMENTS_PER_LEAF, SegmentUse};
+
+use super::backing::Backing;
+use super::runs::claim;
+use super::store::ThinStore;
+use super::trees::{Child, Line, NodeContent, child_records};
+
+/// Bytes between the two anchors.
+const ANCHOR_DISTANCE: u64 = 32 << 10;
+
+/// Where the anchor of a generation is, in a store whose first extent begins at `start_byte`.
+pub(super) fn anchor_address(start_byte: u64, generation: u64) -> u64 {
+    start_byte + generation % 2 * ANCHOR_DISTANCE
+}
+
+/// A run with nodes: its place, and its nodes with theirs.
+struct NodeRun {
+    address: u64,
+    bytes: u64,
+    nodes: Vec<(NodeId, StoredRange)>,
+}
+
+/// All that a checkpoint writes.
+struct FrozenCheckpoint {
+    anchor: Anchor,
+    /// Runs with nodes: their places and bytes.
+    runs: Vec<(u64, Buf)>,
+    /// Segments that are free once the anchor is durable.
+    freed: Vec<u64>,
+}
+
+/// The nodes of a checkpoint, while their bytes are made.
+#[derive(Default)]
+struct NodeWriter {
+    runs: Vec<NodeRun>,
+    open: Option<u64>,
+    contents: std::collections::BTreeMap<NodeId, Vec<u8>>,
+}
+
+impl<B: Backing> ThinStore<B> {
+    /// Makes a checkpoint, and then discards the segments that it frees.
+    pub(super) async fn checkpoint(self: &Rc<Self>) -> Result<(), BlockError> {
+        while !claim(&self.checkpointing) {
+            self.progress.changed().await;
+        }
+        let result = self.make_checkpoint().await;
+        self.checkpointing.set(false);
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        self.progress.raise();
+        result
+    }
+
+    async fn make_checkpoint(self: &Rc<Self>) -> Result<(), BlockError> {
+        self.check_usable()?;
+        let covered = self.pending.borrow().lowest().unwrap_or(self.next_sequence.get()) - 1;
+        let FrozenCheckpoint { anchor, runs, freed } = self.freeze(covered)?;
+        let written: u64 = runs.iter().map(|(_, data)| data.len() as u64).sum();
+        let writes = runs.into_iter().map(|(address, data)| self.backing.write(address, data, false));
+        join_all(writes.collect::<Vec<_>>()).await.into_iter().collect::<Result<(), _>>()?;
+        self.make_durable().await?;
+        self.write_anchor(&anchor).await?;
+        self.generation.set(anchor.generation);
+        self.covered.set(covered);
+        self.changes_since.set(self.next_sequence.get());
+        {
+            let mut counts = self.counts.borrow_mut();
+            counts.checkpoints += 1;
+            counts.node_run_bytes += written;
+        }
+        self.discard_segments(&freed).await
+    }
+
+    pub(super) async fn write_anchor(&self, anchor: &Anchor) -> Result<(), BlockError> {
+        let address = anchor_address(self.grid.start(self.anchors), anchor.generation);
+        let bytes = anchor.encode(&self.array);
+        debug_assert_eq!(bytes.len(), ANCHOR_BYTES);
+        self.backing.write(address, Buf::from(bytes), true).await
+    }
+
+    /// Discards segments that the newest anchor says are free. Reads that began before it may still
+    /// use them.
+    pub(super) async fn discard_segments(&self, freed: &[u64]) -> Result<(), BlockError> {
+        if freed.is_empty() {
+            return Ok(());
+        }
+        self.earlier_reads().await;
+        let discards = freed.iter().map(|id| self.backing.discard(self.grid.start(*id), self.grid.segment_bytes));
+        join_all(discards.collect::<Vec<_>>()).await.into_iter().collect::<Result<(), _>>()?;
+        self.make_durable().await?;
+        let mut segments = self.segments.borrow_mut();
+        freed.iter().for_each(|id| segments.discarded(*id));
+        Ok(())
+    }
+
+    /// All that a checkpoint writes, as of now.
+    fn freeze(&self, covered: u64) -> Result<FrozenCheckpoint, BlockError> {
+        let generation = self.generation.get() + 1;
+        let mut writer = NodeWriter { open: self.node_segment.get(), ..NodeWriter::default() };
+        let lines = self.freeze_maps(&mut writer, generation)?;
+        let freed = self.segments.borrow_mut().free_unused(covered);
+        let segments = self.freeze_segments(&mut writer)?;
+        self.node_segment.set(writer.open);
+        let anchor = Anchor {
+            key: self.key,
+            generation,
+            segment_bytes: self.grid.segment_bytes,
+            covered,
+            next_sequence: self.next_sequence.get(),
+            intent_generation: self.intent_generation.get(),
+            segments,
+            lines,
+        };
+        let runs = writer.runs.iter().map(|run| (run.address, self.encode_nodes(run, &writer.contents, generation)));
+        let runs = runs.collect();
+        {
+            let mut segments = self.segments.borrow_mut();
+            writer.runs.iter().for_each(|run| segments.landed(run.address));
+        }
+        Ok(FrozenCheckpoint { anchor, runs, freed })
+    }
+
+    /// The dirty nodes of all volumes' maps, and those of the table of lines, in the same runs.
+    fn freeze_maps(&self, writer: &mut NodeWriter, generation: u64) -> Result<Option<Root>, BlockError> {
+        let dirty = self.remove_empty_nodes();
+        let leaves = self.dirty_line_leaves();
+        let lines = self.own_ids(LINES_LINE, &leaves);
+        let mut wanted: Vec<(NodeId, usize)> = {
+            let trees = self.trees.borrow();
+            let bytes = |id: &NodeId| match &trees.node(*id).expect("a dirty node is in memory").content {
+                NodeContent::Leaf(leaf) => NODE_HEAD_BYTES + leaf.entries().len() * ENTRY_BYTES,
+                NodeContent::Inner(children) => inner_node_bytes(children.len()),
+            };
+            dirty.iter().map(|id| (*id, bytes(id))).collect()
+        };
+        let line_bytes = |id: &NodeId| match id.level {
+            0 => NODE_HEAD_BYTES + self.line_records(id.index).len() * LINE_RECORD_BYTES,
+            _ => inner_node_bytes(self.own_children_with(*id, &lines)),
+        };
+        wanted.extend(lines.iter().map(|id| (*id, line_bytes(id))));
+        let places = self.place_nodes(writer, &wanted)?;
+        let (map_places, line_places) = places.split_at(dirty.len());
+        // From the leaves up, so that each node has the places of those below it.
+        for (id, place) in dirty.iter().zip(map_places) {
+            let mut trees = self.trees.borrow_mut();
+            let node = trees.node_mut(*id).expect("a dirty node is in memory");
+            (node.is_dirty, node.generation) = (false, generation);
+            let bytes = match &node.content {
+                NodeContent::Leaf(leaf) => encode_map_leaf(*id, leaf.entries()),
+                NodeContent::Inner(children) => encode_inner_node(*id, &child_records(children)),
+            };
+            writer.contents.insert(*id, bytes);
+            let old = trees.child_of(*id).stored.replace(*place);
+            self.node_moved(old, *place);
+        }
+        self.trees.borrow_mut().dirty_leaves = 0;
+        lines.iter().zip(line_places).for_each(|(id, place)| self.own_node_moved(*id, *place));
+        for id in lines {
+            let bytes = match id.level {
+                0 => encode_line_leaf(id, &self.line_records(id.index)),
+                _ => self.encode_own_inner(id),
+            };
+            writer.contents.insert(id, bytes);
+        }
+        Ok(self.own_root(LINES_LINE))
+    }
+
+    /// The leaves of the table of lines with changed lines.
+    fn dirty_line_leaves(&self) -> BTreeSet<u64> {
+        let dirty = std::mem::take(&mut self.trees.borrow_mut().dirty_lines);
+        dirty.iter().map(|line| u64::from(*line) / LINES_PER_LEAF).collect()
+    }
+
+    /// The records of a leaf of the table of lines.
+    fn line_records(&self, leaf: u64) -> Vec<LineRecord> {
+        let trees = self.trees.borrow();
+        let range = (leaf * LINES_PER_LEAF) as u32..=((leaf + 1) * LINES_PER_LEAF - 1) as u32;
+        let record = |(line, state): (&u32, &Line)| LineRecord {
+            line: *line,
+            is_deleted: state.is_deleted,
+            epoch: state.epoch,
+            root_level: state.root_level,
+            root: state.root.as_ref().and_then(Child::record),
+        };
+        trees.lines.range(range).map(record).collect()
+    }
+
+    /// Removes the nodes that map nothing, and returns the other dirty ones from the leaves up.
+    fn remove_empty_nodes(&self) -> Vec<NodeId> {
+        let mut trees = self.trees.borrow_mut();
+        let dirty = trees.dirty();
+        let mut left = Vec::with_capacity(dirty.len());
+        for id in dirty {
+            let is_empty = match &trees.node(id).expect("a dirty node is in memory").content {
+                NodeContent::Leaf(leaf) => leaf.entries().is_empty(),
+                NodeContent::Inner(children) => children.is_empty(),
+            };
+            if !is_empty {
+                left.push(id);
+                continue;
+            }
+            let old = trees.child_of(id).stored;
+            trees.remove_empty(id);
+            if let Some(old) = old {
+                self.segments.borrow_mut().change_live(old.address, -i64::from(old.bytes));
+            }
+        }
+        left
+    }
+
+    fn node_moved(&self, old: Option<StoredRange>, new: StoredRange) {
+        let mut segments = self.segments.borrow_mut();
+        segments.change_live(new.address, i64::from(new.bytes));
+        if let Some(old) = old {
+            segments.change_live(old.address, -i64::from(old.bytes));
+        }
+    }
+
+    /// The segment table: all leaves that changed, those included that change because the table is
+    /// written.
+    fn freeze_segments(&self, writer: &mut NodeWriter) -> Result<Option<Root>, BlockError> {
+        self.mark_inner_places();
+        let mut placed: BTreeSet<u64> = BTreeSet::new();
+        loop {
+            let dirty = self.segments.borrow().dirty.clone();
+            let next: BTreeSet<u64> = dirty.difference(&placed).copied().collect();
+            if next.is_empty() && self.has_room_for_inner(writer, &placed)? {
+                break;
+            }
+            let wanted: Vec<(NodeId, usize)> = next.iter().map(|leaf| (leaf_of(*leaf), SEGMENT_LEAF_BYTES)).collect();
+            let places = self.place_nodes(writer, &wanted)?;
+            wanted.iter().zip(places).for_each(|((id, _), place)| self.own_node_moved(*id, place));
+            placed.extend(next);
+        }
+        let inner = self.own_ids(SEGMENTS_LINE, &placed).split_off(placed.len());
+        let wanted: Vec<(NodeId, usize)> = inner.iter().map(|id| (*id, self.own_inner_bytes(*id))).collect();
+        let places = self.place_nodes(writer, &wanted)?;
+        wanted.iter().zip(places).for_each(|((id, _), place)| self.own_node_moved(*id, place));
+        assert!(self.segments.borrow().dirty.is_subset(&placed), "a leaf of the segment table was forgotten");
+        self.segments.borrow_mut().dirty.clear();
+        for leaf in &placed {
+            let bytes = encode_segment_leaf(leaf_of(*leaf), &self.segments.borrow().leaf(*leaf));
+            writer.contents.insert(leaf_of(*leaf), bytes);
+        }
+        inner.iter().for_each(|id| drop(writer.contents.insert(*id, self.encode_own_inner(*id))));
+        Ok(self.own_root(SEGMENTS_LINE))
+    }
+
+    /// Marks the leaves of the table with the segments that have its inner nodes so far, as those
+    /// nodes will move.
+    fn mark_inner_places(&self) {
+        let own = self.own_nodes.borrow();
+        let mut segments = self.segments.borrow_mut();
+        for (_, stored) in own.iter().filter(|(id, _)| id.line == SEGMENTS_LINE && id.level > 0) {
+            segments.dirty.insert(self.grid.segment_of(stored.address) / SEGMENTS_PER_LEAF);
+        }
+    }
+
+    /// Whether the inner nodes above these leaves fit into the open segment. Opens another one if
+    /// not.
+    fn has_room_for_inner(&self, writer: &mut NodeWriter, leaves: &BTreeSet<u64>) -> Result<bool, BlockError> {
+        let inner = self.own_ids(SEGMENTS_LINE, leaves).split_off(leaves.len());
+        let wanted: Vec<(NodeId, usize)> = inner.iter().map(|id| (*id, self.own_inner_bytes(*id))).collect();
+        let room = writer.open.map_or(0, |open| self.segments.borrow().left(open));
+        let fits = wanted.is_empty() || run_bytes(&wanted).next_multiple_of(self.grid.unit_bytes) <= room;
+        if !fits {
+            self.open_node_segment(writer)?;
+        }
+        Ok(fits)
+    }
+
+    fn open_node_segment(&self, writer: &mut NodeWriter) -> Result<(), BlockError> {
+        let mut segments = self.segments.borrow_mut();
+        let next = segments.open(SegmentUse::Nodes).ok_or(BlockError::NoSpace)?;
+        if let Some(open) = writer.open.replace(next) {
+            segments.close(open);
+        }
+        Ok(())
+    }
+
+    /// The nodes of one of the store's own trees that change with these leaves, from the leaves up.
+    fn own_ids(&self, line: u32, leaves: &BTreeSet<u64>) -> Vec<NodeId> {
+        let mut ids: Vec<NodeId> = leaves.iter().map(|leaf| NodeId { line, level: 0, index: *leaf }).collect();
+        let top = self.own_root_level(line, leaves);
+        let mut below = 0..ids.len();
+        for _ in 0..top {
+            let above: BTreeSet<NodeId> = ids[below.clone()].iter().map(|id| id.parent().0).collect();
+            below = ids.len()..ids.len() + above.len();
+            ids.extend(above);
+        }
+        ids
+    }
+
+    fn own_root_level(&self, line: u32, leaves: &BTreeSet<u64>) -> u8 {
+        let own = self.own_nodes.borrow();
+        let first = NodeId { line, level: 0, index: 0 };
+        let known = own.range(first..NodeId { level: 1, ..first }).next_back().map(|(id, _)| id.index);
+        let last = known.into_iter().chain(leaves.last().copied()).max();
+        root_level(last.map_or(0, |last| last + 1))
+    }
+
+    fn own_node_moved(&self, id: NodeId, place: StoredRange) {
+        let old = self.own_nodes.borrow_mut().insert(id, place);
+        self.node_moved(old, place);
+    }
+
+    fn own_root(&self, line: u32) -> Option<Root> {
+        let level = self.own_root_level(line, &BTreeSet::new());
+        let root = self.own_nodes.borrow().get(&NodeId { line, level, index: 0 }).copied();
+        root.map(|stored| Root { stored, level })
+    }
+
+    /// The children of an inner node of the store's own trees.
+    fn own_children(&self, id: NodeId) -> Children {
+        let own = self.own_nodes.borrow();
+        let child = |(child, stored): (&NodeId, &StoredRange)| {
+            ((child.index % 256) as u8, ChildRecord { stored: *stored, blocks: 0, live_bytes: 0 })
+        };
+        own.range(id.child(0)..=id.child(255)).map(child).collect()
+    }
+
+    /// Number of the children that an inner node will have once `added` are there.
+    fn own_children_with(&self, id: NodeId, added: &[NodeId]) -> usize {
+        let own = self.own_nodes.borrow();
+        let range = id.child(0)..=id.child(255);
+        let new = added.iter().filter(|node| range.contains(node) && !own.contains_key(node)).count();
+        own.range(range.clone()).count() + new
+    }
+
+    fn own_inner_bytes(&self, id: NodeId) -> usize {
+        inner_node_bytes(self.own_children(id).len().max(1))
+    }
+
+    fn encode_own_inner(&self, id: NodeId) -> Vec<u8> {
+        encode_inner_node(id, &self.own_children(id))
+    }
+
+    /// Chooses places for nodes of these lengths, in runs of their own.
+    fn place_nodes(&self, writer: &mut NodeWriter, nodes: &[(NodeId, usize)]) -> Result<Vec<StoredRange>, BlockError> {
+        let (mut places, mut left) = (Vec::with_capacity(nodes.len()), nodes);
+        while !left.is_empty() {
+            let room = writer.open.map_or(0, |open| self.segments.borrow().left(open));
+            let count = nodes_in(left, room);
+            if count == 0 {
+                self.open_node_segment(writer)?;
+                continue;
+            }
+            let (now, later) = left.split_at(count);
+            let bytes = run_bytes(now).next_multiple_of(self.grid.unit_bytes);
+            let open = writer.open.expect("a segment is open");
+            let address = self.segments.borrow_mut().fill(open, bytes, 0);
+            let mut at = address + index_bytes(now.len());
+            let mut run = NodeRun { address, bytes, nodes: Vec::with_capacity(count) };
+            for (id, len) in now {
+                at = at.next_multiple_of(16);
+                let stored = StoredRange { address: at, bytes: *len as u32 };
+                run.nodes.push((*id, stored));
+                places.push(stored);
+                at += *len as u64;
+            }
+            writer.runs.push(run);
+            left = later;
+        }
+        Ok(places)
+    }
+
+    fn encode_nodes(
+        &self,
+        run: &NodeRun,
+        contents: &std::collections::BTreeMap<NodeId, Vec<u8>>,
+        generation: u64,
+    ) -> Buf {
+        let record = |(id, stored): &(NodeId, StoredRange)| NodeRecord {
+            generation,
+            line: id.line,
+            level: id.level,
+            index: id.index,
+            stored_bytes: stored.bytes,
+        };
+        let records = BatchRecords { nodes: run.nodes.iter().map(record).collect(), ..BatchRecords::default() };
+        let index = encode_index(&self.key, run.address, run.bytes as usize, &records);
+        let mut data = self.env().alloc(run.bytes as usize);
+        data.fill(0);
+        data[..index.len()].copy_from_slice(&index);
+        for (id, stored) in &run.nodes {
+            let at = (stored.address - run.address) as usize;
+            let content = &contents[id];
+            assert_eq!(content.len(), stored.bytes as usize, "a node has the length that it got a place for");
+            data[at..at + content.len()].copy_from_slice(content);
+        }
+        data.freeze()
+    }
+}
+
+fn leaf_of(leaf: u64) -> NodeId {
+    NodeId { line: SEGMENTS_LINE, level: 0, index: leaf }
+}
+
+fn index_bytes(nodes: usize) -> u64 {
+    (BATCH_HEAD_BYTES + nodes * RECORD_BYTES) as u64
+}
+
+/// Bytes of a run with these nodes.
+fn run_bytes(nodes: &[(NodeId, usize)]) -> u64 {
+    nodes.iter().fold(index_bytes(nodes.len()), |at, (_, len)| at.next_multiple_of(16) + *len as u64)
+}
+
+/// How many of these nodes fit into a run of `room` bytes.
+fn nodes_in(nodes: &[(NodeId, usize)], room: u64) -> usize {
+    let mut bytes = BATCH_HEAD_BYTES as u64;
+    let fits = |(_, len): &&(NodeId, usize)| {
+        bytes += RECORD_BYTES as u64 + (*len as u64).next_multiple_of(16);
+        bytes <= room
+    };
+    nodes.iter().take_while(fits).count()
+}

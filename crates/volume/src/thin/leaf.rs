@@ -1,0 +1,139 @@
+//! A leaf of a volume's block map, in memory.
+
+use format::thin::WINDOW_BLOCKS;
+use format::thin::entry::MapEntry;
+use smallvec::SmallVec;
+
+/// Entries in the order of their first blocks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct MapLeaf {
+    entries: Vec<MapEntry>,
+}
+
+/// Bytes of the group that became live or garbage: an address, and how many.
+pub(super) type LiveChanges = SmallVec<[(u64, i64); 8]>;
+
+/// The blocks of an entry that are used, as bits of the entry's window.
+fn used_in_window(entry: &MapEntry) -> u16 {
+    entry.used << (u64::from(entry.first) % WINDOW_BLOCKS)
+}
+
+impl MapLeaf {
+    pub fn new(entries: Vec<MapEntry>) -> MapLeaf {
+        MapLeaf { entries }
+    }
+
+    pub fn entries(&self) -> &[MapEntry] {
+        &self.entries
+    }
+
+    /// The entries of a window, from 0 to 15.
+    fn window(&self, window: u8) -> std::ops::Range<usize> {
+        let window_of = |entry: &MapEntry| entry.first / WINDOW_BLOCKS as u8;
+        let start = self.entries.partition_point(|entry| window_of(entry) < window);
+        let end = self.entries.partition_point(|entry| window_of(entry) <= window);
+        start..end
+    }
+
+    /// The entry with a block of the leaf.
+    pub fn find(&self, block: u8) -> Option<&MapEntry> {
+        let bit = 1 << (u64::from(block) % WINDOW_BLOCKS);
+        let window = self.window(block / WINDOW_BLOCKS as u8);
+        self.entries[window].iter().find(|entry| used_in_window(entry) & bit != 0)
+    }
+
+    /// The mapped blocks of a window, as bits.
+    pub fn mapped(&self, window: u8) -> u16 {
+        self.entries[self.window(window)].iter().fold(0, |bits, entry| bits | used_in_window(entry))
+    }
+
+    /// Unmaps the blocks in `bits` of a window. Returns what became garbage.
+    pub fn clear(&mut self, window: u8, bits: u16) -> LiveChanges {
+        let mut changes = LiveChanges::new();
+        for index in self.window(window).rev() {
+            let entry = &mut self.entries[index];
+            let mine = bits & used_in_window(entry);
+            if mine == 0 {
+                continue;
+            }
+            let before = entry.live_bytes() as i64;
+            entry.used &= !(mine >> (u64::from(entry.first) % WINDOW_BLOCKS));
+            let address = entry.stored.address;
+            let after = if entry.used == 0 { 0 } else { entry.live_bytes() as i64 };
+            changes.push((address, after - before));
+            if entry.used == 0 {
+                self.entries.remove(index);
+            }
+        }
+        changes
+    }
+
+    /// Maps the used blocks of an entry, which are unmapped. Returns what became live.
+    pub fn insert(&mut self, entry: MapEntry) -> (u64, i64) {
+        debug_assert_eq!(self.mapped(entry.first / WINDOW_BLOCKS as u8) & used_in_window(&entry), 0);
+        let index = self.entries.partition_point(|other| other.first <= entry.first);
+        self.entries.insert(index, entry);
+        (entry.stored.address, entry.live_bytes() as i64)
+    }
+
+    /// Number of mapped blocks.
+    pub fn blocks(&self) -> u64 {
+        self.entries.iter().map(|entry| u64::from(entry.used.count_ones())).sum()
+    }
+
+    /// Live bytes of all entries.
+    pub fn live_bytes(&self) -> u64 {
+        self.entries.iter().map(MapEntry::live_bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use format::thin::{Codec, StoredRange};
+    use proptest::prelude::*;
+
+    /// A random fragment: its window, first block in it, number of blocks.
+    fn fragment() -> impl Strategy<Value = (u8, u8, u8)> {
+        (0u8..16, 0u8..16).prop_flat_map(|(window, first)| (Just(window), Just(first), 1..=16 - first))
+    }
+
+    fn bits(first: u8, blocks: u8) -> u16 {
+        (((1u32 << blocks) - 1) << first) as u16
+    }
+
+    proptest! {
+        #[test]
+        fn a_leaf_maps_each_block_to_the_last_fragment_with_it(
+            steps in proptest::collection::vec((fragment(), any::<bool>()), 1..200)
+        ) {
+            let mut leaf = MapLeaf::default();
+            let mut model = [None; 256];
+            let mut live = 0;
+            for (number, ((window, first, blocks), is_hole)) in steps.into_iter().enumerate() {
+                let address = (number as u64 + 1) << 16;
+                let freed = leaf.clear(window, bits(first, blocks));
+                live += freed.iter().map(|(_, change)| change).sum::<i64>();
+                let stored = StoredRange { address, bytes: 4096 * u32::from(blocks) };
+                let first_in_leaf = window * 16 + first;
+                let used = bits(0, blocks);
+                if !is_hole {
+                    let codec = Codec::Plain;
+                    live += leaf.insert(MapEntry { stored, codec, first: first_in_leaf, blocks, used, birth: 1 }).1;
+                }
+                for block in first_in_leaf..=first_in_leaf + (blocks - 1) {
+                    model[usize::from(block)] = (!is_hole).then_some(address);
+                }
+            }
+            for block in 0..=255u8 {
+                let found = leaf.find(block).map(|entry| entry.stored.address);
+                prop_assert_eq!(found, model[usize::from(block)]);
+                let mapped = leaf.mapped(block / 16) & 1 << (block % 16) != 0;
+                prop_assert_eq!(mapped, found.is_some());
+            }
+            let blocks = model.iter().flatten().count() as u64;
+            prop_assert_eq!((leaf.blocks(), leaf.live_bytes() as i64), (blocks, live));
+            prop_assert_eq!(live as u64, 4096 * blocks);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Reads: pending parts first, then the map.
+
+use std::rc::Rc;
+
+use drive::{BlockError, BufMut, Env, Extent, join_all, oneshot};
+use format::BLOCK;
+use format::thin::entry::{LEAF_BLOCKS, MapEntry};
+use format::thin::{Codec, WINDOW_BLOCKS};
+
+use super::backing::Backing;
+use super::store::{Readers, ThinStore};
+use super::write::split;
+
+const BLOCK_BYTES: u64 = BLOCK as u64;
+
+/// Most leaves that one [`ThinStore::extents`] call looks at. Bounds its time.
+const EXTENT_LEAVES_MAX: usize = 256;
+
+/// Bytes to read from the group into a place of the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Transfer {
+    address: u64,
+    len: u64,
+    to: usize,
+}
+
+impl<B: Backing> ThinStore<B> {
+    /// Fills `buf` from a byte of a volume on.
+    pub(super) async fn read(&self, line: u32, offset: u64, mut buf: BufMut) -> Result<BufMut, BlockError> {
+        self.check_usable()?;
+        if buf.is_empty() {
+            return Ok(buf);
+        }
+        let end = offset + buf.len() as u64;
+        let first = offset / BLOCK_BYTES;
+        let blocks = end.div_ceil(BLOCK_BYTES) - first;
+        let (mut transfers, readers) = (Vec::new(), self.readers.borrow().clone());
+        for (block, blocks) in split(first, blocks, LEAF_BLOCKS) {
+            self.load_leaf(line, block / LEAF_BLOCKS).await?;
+            let (from, to) = (offset.max(block * BLOCK_BYTES), end.min((block + blocks) * BLOCK_BYTES));
+            let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
+            let start = transfers.len();
+            self.plan(line, from, part, &mut transfers);
+            transfers[start..].iter_mut().for_each(|transfer: &mut Transfer| transfer.to += (from - offset) as usize);
+        }
+        if let [Transfer { address, len, to: 0 }] = transfers[..]
+            && len == buf.len() as u64
+        {
+            let result = self.backing.read(address, buf).await;
+            drop(readers);
+            return result;
+        }
+        let read = |Transfer { address, len, to }: Transfer| async move {
+            self.backing.read(address, self.env().alloc(len as usize)).await.map(|bytes| (to, bytes))
+        };
+        for result in join_all(transfers.into_iter().map(read)).await {
+            let (to, bytes) = result?;
+            buf[to..to + bytes.len()].copy_from_slice(&bytes);
+        }
+        drop(readers);
+        Ok(buf)
+    }
+
+    /// Copies what is pending, zeroes what is not mapped, and plans to read the rest. All bytes are
+    /// of one leaf, which is in memory if it has anything.
+    fn plan(&self, line: u32, offset: u64, buf: &mut [u8], transfers: &mut Vec<Transfer>) {
+        let end = offset + buf.len() as u64;
+        let (pending, trees) = (self.pending.borrow(), self.trees.borrow());
+        let leaf = trees.leaf(line, offset / BLOCK_BYTES / LEAF_BLOCKS);
+        let mut at = offset;
+        while at < end {
+            let block = at / BLOCK_BYTES;
+            let to = end.min((block + 1) * BLOCK_BYTES);
+            let target = &mut buf[(at - offset) as usize..(to - offset) as usize];
+            let bit = (block % WINDOW_BLOCKS) as u8;
+            let parts = pending.window(line, block / WINDOW_BLOCKS);
+            let part = parts.iter().find(|part| part.used & 1 << bit != 0);
+            let entry = leaf.and_then(|leaf| leaf.find((block % LEAF_BLOCKS) as u8));
+            match (part, entry) {
+                (Some(part), _) => match &part.content {
+                    Some(content) => {
+                        let from = usize::from(bit - part.first) * BLOCK + (at % BLOCK_BYTES) as usize;
+                        target.copy_from_slice(&content[from..from + target.len()]);
+                    }
+                    None => target.fill(0),
+                },
+                (None, Some(entry)) => {
+                    let address = block_address(entry, block) + at % BLOCK_BYTES;
+                    let len = target.len() as u64;
+                    let to = (at - offset) as usize;
+                    match transfers.last_mut() {
+                        Some(last) if last.address + last.len == address && last.to + last.len as usize == to => {
+                            last.len += len;
+                        }
+                        _ => transfers.push(Transfer { address, len, to }),
+                    }
+                }
+                (None, None) => target.fill(0),
+            }
+            at = to;
+        }
+    }
+
+    /// Returns when all reads have ended that began before this call.
+    pub(super) async fn earlier_reads(&self) {
+        let (sender, ended) = oneshot();
+        drop(self.readers.replace(Rc::new(Readers::new(sender))));
+        let earlier = self.readers_ended.replace(ended);
+        // The sender never sends; it is dropped with the last of those reads.
+        let _ = earlier.await;
+    }
+
+    /// Which parts of a range have content. Covers less than the range if that takes long.
+    pub(super) async fn extents(&self, line: u32, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+        self.check_usable()?;
+        let (mut extents, mut at, end) = (Vec::<Extent>::new(), offset, offset + len);
+        let mut add = |len: u64, allocated: bool| match extents.last_mut() {
+            Some(last) if last.allocated == allocated => last.len += len,
+            _ if len > 0 => extents.push(Extent { len, allocated }),
+            _ => {}
+        };
+        for _ in 0..EXTENT_LEAVES_MAX {
+            if at == end {
+                break;
+            }
+            let last = end.div_ceil(BLOCK_BYTES);
+            let next = self.next_used(line, at / BLOCK_BYTES, last).await?;
+            let used = next.map_or(end, |block| (block * BLOCK_BYTES).max(at));
+            add(used - at, false);
+            at = used;
+            if at < end {
+                let leaf = at / BLOCK_BYTES / LEAF_BLOCKS;
+                self.load_leaf(line, leaf).await?;
+                let to = end.min((leaf + 1) * LEAF_BLOCKS * BLOCK_BYTES);
+                while at < to {
+                    let block = at / BLOCK_BYTES;
+                    let step = ((block + 1) * BLOCK_BYTES).min(to) - at;
+                    add(step, self.has_content(line, block));
+                    at += step;
+                }
+            }
+        }
+        Ok(extents)
+    }
+
+    /// Whether a block is pending with content, or mapped. Its leaf is in memory.
+    fn has_content(&self, line: u32, block: u64) -> bool {
+        let (pending, holes) = self.pending.borrow().bits(line, block / WINDOW_BLOCKS);
+        let bit = 1 << (block % WINDOW_BLOCKS);
+        if pending & bit != 0 {
+            return holes & bit == 0;
+        }
+        let trees = self.trees.borrow();
+        trees.leaf(line, block / LEAF_BLOCKS).is_some_and(|leaf| leaf.find((block % LEAF_BLOCKS) as u8).is_some())
+    }
+}
+
+/// Where a block of a plain fragment is.
+fn block_address(entry: &MapEntry, block: u64) -> u64 {
+    debug_assert_eq!(entry.codec, Codec::Plain);
+    let within = block % LEAF_BLOCKS - u64::from(entry.first);
+    entry.stored.address + within * BLOCK_BYTES
+}

@@ -1,0 +1,341 @@
+//! The store's state, and what all of its operations use.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use drive::{BlockError, BufMut, Env, Receiver, Sender};
+use format::thin::StoredRange;
+use format::thin::batch::StoreKey;
+use format::thin::node::{NodeId, decode_inner_node, decode_map_leaf};
+use format::thin::segment::SEGMENTS_PER_LEAF;
+use format::{BLOCK, Uuid};
+
+use super::backing::Backing;
+use super::frames::{Frame, Frames};
+use super::grid::Grid;
+use super::leaf::{LiveChanges, MapLeaf};
+use super::pending::Pending;
+use super::runs::RunQueue;
+use super::segments::{SegmentSums, SegmentTable};
+use super::signal::Signal;
+use super::trees::{Child, Lookup, NodeContent, Trees};
+use super::write::Arrived;
+
+/// The store's limits. The simulator makes them small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuning {
+    /// Most writes that a recovery has to apply: a checkpoint comes at the latest after so many.
+    pub changes_max: u64,
+    /// Most dirty leaves, which a checkpoint writes.
+    pub dirty_leaves_max: usize,
+    /// Most leaves in memory.
+    pub cached_leaves_max: usize,
+    /// Most bytes of writes in memory that are not in the map.
+    pub pending_bytes_max: u64,
+    /// Most bytes of a run.
+    pub run_bytes_max: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning {
+            changes_max: 262_144,
+            dirty_leaves_max: 16_384,
+            cached_leaves_max: 32_768,
+            pending_bytes_max: 32 << 20,
+            run_bytes_max: 1 << 20,
+        }
+    }
+}
+
+/// Segments that are kept for the collector.
+const COLLECTOR_SEGMENTS: usize = 2;
+
+/// Of the store's space, one part in so many stays free, so that there is garbage to collect.
+const SPARE_SHARE: u64 = 16;
+
+/// Of the store's space, at most one part in so many is written by a checkpoint.
+const CHECKPOINT_SHARE: u64 = 64;
+
+/// Bytes of a full leaf in a run.
+const LEAF_BYTES: u64 = 4200;
+
+/// A thin store on its shard. All thin volumes of a group are in one.
+pub struct ThinStore<B: Backing> {
+    pub(super) backing: B,
+    pub(super) array: Uuid,
+    pub(super) key: StoreKey,
+    pub(super) grid: Grid,
+    pub(super) tuning: Tuning,
+    /// The segment with the anchors.
+    pub(super) anchors: u64,
+    pub(super) trees: RefCell<Trees>,
+    pub(super) pending: RefCell<Pending>,
+    pub(super) segments: RefCell<SegmentTable>,
+    pub(super) frames: Frames,
+    pub(super) queue: RefCell<RunQueue>,
+    pub(super) arrived: RefCell<Arrived>,
+    /// Runs that are in the map, and whose frames are needed until the next flush.
+    pub(super) landed: RefCell<Vec<Rc<Frame>>>,
+    /// A write was acknowledged that is in a run and not in the log, after the last flush.
+    pub(super) unlogged: Cell<bool>,
+    pub(super) next_sequence: Cell<u64>,
+    /// The newest durable checkpoint.
+    pub(super) generation: Cell<u64>,
+    /// Writes that it covers.
+    pub(super) covered: Cell<u64>,
+    /// The number of the next write at the newest checkpoint.
+    pub(super) changes_since: Cell<u64>,
+    pub(super) intent_generation: Cell<u64>,
+    /// The segment that is being filled by the collector.
+    pub(super) collecting_segment: Cell<Option<u64>>,
+    /// The segment that is being filled with nodes.
+    pub(super) node_segment: Cell<Option<u64>>,
+    /// Where the nodes of the store's own trees are.
+    pub(super) own_nodes: RefCell<BTreeMap<NodeId, StoredRange>>,
+    /// Nodes that are being loaded, and who waits for them.
+    pub(super) loading: RefCell<BTreeMap<NodeId, Vec<Sender<()>>>>,
+    /// Reads that may use segments which the next checkpoint frees.
+    pub(super) readers: RefCell<Rc<Readers>>,
+    /// Resolves when those have ended, once later reads have another token.
+    pub(super) readers_ended: RefCell<Receiver<()>>,
+    /// Blocks that are read to be changed in part.
+    pub(super) partial: RefCell<Vec<Rc<super::write::PartialBlock>>>,
+    /// Something has changed that a task may wait for.
+    pub(super) progress: Signal,
+    /// Background work is due.
+    pub(super) work: Signal,
+    /// A write waits for room, in memory or in segments.
+    pub(super) is_waited_for: Cell<bool>,
+    /// The first error that made the store useless.
+    pub(super) failed: RefCell<Option<BlockError>>,
+    pub(super) counts: RefCell<ThinCounts>,
+    /// Checkpoints run one after the other.
+    pub(super) checkpointing: Cell<bool>,
+    pub(super) is_stopping: Cell<bool>,
+}
+
+/// Dropped with the last read of a time.
+pub(super) struct Readers(#[expect(dead_code, reason = "it is dropped")] Sender<()>);
+
+impl Readers {
+    pub fn new(ended: Sender<()>) -> Readers {
+        Readers(ended)
+    }
+}
+
+/// Counts since the store was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ThinCounts {
+    /// Bytes of runs with fragments of users.
+    pub data_run_bytes: u64,
+    /// Bytes of runs of the collector.
+    pub collected_run_bytes: u64,
+    /// Bytes of runs with nodes.
+    pub node_run_bytes: u64,
+    /// Frames appended to the intent log.
+    pub frames: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Segments that were collected.
+    pub collected_segments: u64,
+}
+
+/// The space of a store, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThinSpace {
+    /// Sums over its segments.
+    pub segments: SegmentSums,
+    /// Bytes that accepted writes and discards will add.
+    pub growth: i64,
+    /// Most bytes that may be live.
+    pub limit: u64,
+}
+
+impl ThinSpace {
+    /// Bytes that will be live.
+    pub fn used(&self) -> u64 {
+        (self.segments.live_data + self.segments.live_nodes).saturating_add_signed(self.growth)
+    }
+}
+
+impl<B: Backing> ThinStore<B> {
+    pub(super) fn env(&self) -> &B::Env {
+        self.backing.env()
+    }
+
+    /// The numbers of the store's space.
+    pub fn space(&self) -> ThinSpace {
+        let (segments, count) = {
+            let segments = self.segments.borrow();
+            (segments.sums(), segments.len())
+        };
+        let reserve = self.reserved_segments(count) as u64 * self.grid.segment_bytes;
+        let limit = (segments.total - segments.total / SPARE_SHARE).saturating_sub(reserve);
+        ThinSpace { segments, growth: self.pending.borrow().growth, limit }
+    }
+
+    /// Counts since the store was opened.
+    pub fn counts(&self) -> ThinCounts {
+        *self.counts.borrow()
+    }
+
+    /// Blocks of a volume that are mapped or pending, and their live bytes so far.
+    pub fn mapped(&self, line: u32) -> (u64, u64) {
+        let trees = self.trees.borrow();
+        let root = trees.lines.get(&line).and_then(|line| line.root);
+        root.map_or((0, 0), |root| (root.blocks, root.live_bytes))
+    }
+
+    /// Most dirty leaves, so that a checkpoint has room for them.
+    pub(super) fn dirty_leaves_max(&self) -> usize {
+        self.dirty_leaves_of(self.segments.borrow().len())
+    }
+
+    fn dirty_leaves_of(&self, segments: usize) -> usize {
+        let total = segments as u64 * self.grid.segment_bytes;
+        self.tuning.dirty_leaves_max.min((total / CHECKPOINT_SHARE / LEAF_BYTES) as usize).max(16)
+    }
+
+    /// Of `segments` segments, how many are kept for a checkpoint.
+    pub(super) fn checkpoint_segments(&self, segments: usize) -> usize {
+        let leaves = self.dirty_leaves_of(segments) as u64 + segments as u64 / SEGMENTS_PER_LEAF + 4;
+        // The maps, the leaves of the segment table, and its inner nodes are padded to whole units.
+        let bytes = 2 * leaves * LEAF_BYTES + 3 * self.grid.unit_bytes;
+        1 + bytes.div_ceil(self.grid.segment_bytes) as usize
+    }
+
+    /// Of `segments` segments, how many are kept for the collector and for checkpoints.
+    pub(super) fn reserved_segments(&self, segments: usize) -> usize {
+        COLLECTOR_SEGMENTS + self.checkpoint_segments(segments)
+    }
+
+    /// Segments that the pending writes need.
+    pub(super) fn pending_segments(&self) -> usize {
+        let queue = self.queue.borrow();
+        if queue.is_empty() {
+            return 0;
+        }
+        let bytes = (queue.bytes() + queue.bytes() / 64 + 2 * BLOCK as u64).next_multiple_of(self.grid.unit_bytes);
+        bytes.div_ceil(self.grid.segment_bytes) as usize
+    }
+
+    /// Whether the collector should work.
+    pub(super) fn is_short_of_segments(&self) -> bool {
+        let segments = self.segments.borrow();
+        let reserved = self.reserved_segments(segments.len()) + self.pending_segments();
+        segments.free_count() < reserved + 4 + segments.len() / 32
+    }
+
+    /// The error that every request gets, if there is one.
+    pub(super) fn check_usable(&self) -> Result<(), BlockError> {
+        match &*self.failed.borrow() {
+            Some(error) => Err(error.clone()),
+            None if self.is_stopping.get() => Err(BlockError::Stopped),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the store useless: what it has accepted cannot be kept any more.
+    pub(super) fn fail(&self, error: &BlockError) {
+        self.failed.borrow_mut().get_or_insert_with(|| error.clone());
+        self.progress.raise();
+        self.work.raise();
+    }
+
+    pub(super) fn take_sequence(&self) -> u64 {
+        let sequence = self.next_sequence.get();
+        self.next_sequence.set(sequence + 1);
+        sequence
+    }
+
+    /// Has a leaf in memory. False if nothing of it is mapped.
+    pub(super) async fn load_leaf(&self, line: u32, leaf: u64) -> Result<bool, BlockError> {
+        loop {
+            let lookup = self.trees.borrow_mut().lookup(line, leaf);
+            match lookup {
+                Lookup::Ready => return Ok(true),
+                Lookup::Unmapped => return Ok(false),
+                Lookup::Load(id, stored) => self.load_node(id, stored).await?,
+            }
+        }
+    }
+
+    /// Has a leaf in memory, also if nothing of it is mapped so far.
+    pub(super) async fn load_or_create_leaf(&self, line: u32, leaf: u64) -> Result<(), BlockError> {
+        if !self.load_leaf(line, leaf).await? {
+            self.trees.borrow_mut().create(line, leaf);
+        }
+        Ok(())
+    }
+
+    /// Reads a node, once for all that wait for it.
+    pub(super) async fn load_node(&self, id: NodeId, stored: StoredRange) -> Result<(), BlockError> {
+        let waits = {
+            let mut loading = self.loading.borrow_mut();
+            match loading.get_mut(&id) {
+                Some(waiting) => {
+                    let (sender, receiver) = drive::oneshot();
+                    waiting.push(sender);
+                    Some(receiver)
+                }
+                None => {
+                    loading.insert(id, Vec::new());
+                    None
+                }
+            }
+        };
+        if let Some(waits) = waits {
+            // The sender never sends; it is dropped when the node is there, or could not be read.
+            let _ = waits.await;
+            return Ok(());
+        }
+        let readers = self.readers.borrow().clone();
+        let result = self.read_node(id, stored).await;
+        drop(readers);
+        if let Ok(content) = result {
+            self.trees.borrow_mut().loaded(id, content, self.generation.get());
+            self.evict();
+            drop(self.loading.borrow_mut().remove(&id));
+            return Ok(());
+        }
+        drop(self.loading.borrow_mut().remove(&id));
+        result.map(|_| ())
+    }
+
+    async fn read_node(&self, id: NodeId, stored: StoredRange) -> Result<NodeContent, BlockError> {
+        let bytes = self.read_stored(stored).await?;
+        let content = if id.level == 0 {
+            decode_map_leaf(&bytes, id).map(|entries| NodeContent::Leaf(MapLeaf::new(entries)))
+        } else {
+            let children = decode_inner_node(&bytes, id);
+            children.map(|list| {
+                NodeContent::Inner(list.into_iter().map(|(slot, record)| (slot, Child::of(record))).collect())
+            })
+        };
+        content.map_err(|_| BlockError::Lost { lost: 1, survives: 0 })
+    }
+
+    /// The bytes of a stored range. Whole blocks are read.
+    pub(super) async fn read_stored(&self, stored: StoredRange) -> Result<BufMut, BlockError> {
+        let start = stored.address / BLOCK as u64 * BLOCK as u64;
+        let end = (stored.address + u64::from(stored.bytes)).next_multiple_of(BLOCK as u64);
+        let mut bytes = self.backing.read(start, self.env().alloc((end - start) as usize)).await?;
+        let mut bytes = bytes.split_off((stored.address - start) as usize);
+        bytes.truncate(stored.bytes as usize);
+        Ok(bytes)
+    }
+
+    pub(super) fn evict(&self) {
+        self.trees.borrow_mut().evict(self.tuning.cached_leaves_max, self.generation.get());
+    }
+
+    /// Changes a leaf in memory, and the live bytes of segments.
+    pub(super) fn change_leaf(&self, line: u32, leaf: u64, change: impl FnOnce(&mut MapLeaf) -> LiveChanges) {
+        let changes = self.trees.borrow_mut().change(line, leaf, change);
+        let mut segments = self.segments.borrow_mut();
+        // A fragment that moves is freed after its new copy is live.
+        changes.into_iter().rev().for_each(|(address, change)| segments.change_live(address, change));
+    }
+}
