@@ -321,3 +321,79 @@ fn what_was_flushed_survives_power_cuts_and_what_was_acknowledged_survives_kills
         }
     }
 }
+
+/// Writes or zeroes random bytes, each byte by one request at most.
+async fn scribble(volume: &Thin<ArrayBacking<SimEnv>>, rng: &mut Rng, bytes: &mut [u8]) {
+    let mut requests = Vec::new();
+    let mut at = rng.index(9000);
+    while at < bytes.len() {
+        let most = if rng.chance(1, 3) { 40_000 } else { 3000 };
+        let end = (at + 1 + rng.index(most)).min(bytes.len());
+        let is_hole = rng.chance(1, 4);
+        if is_hole {
+            bytes[at..end].fill(0);
+        } else {
+            rng.fill(&mut bytes[at..end]);
+        }
+        requests.push((at as u64, bytes[at..end].to_vec(), is_hole));
+        at = end + rng.index(9000);
+    }
+    let perform = |(offset, data, is_hole): (u64, Vec<u8>, bool)| async move {
+        if is_hole {
+            volume.discard(offset, data.len() as u64).await
+        } else {
+            volume.write(offset, Buf::from(data), false).await
+        }
+    };
+    let answers = join_all(requests.into_iter().map(perform)).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+#[test]
+fn requests_on_different_bytes_of_a_block_at_the_same_time_all_take_effect() {
+    for seed in seeds(8) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let (group, shape) = group(&sim, &mut rng);
+        sim.block_on(async {
+            create(&group).await;
+            let pool = open(&group, volume_blocks(&group)).await;
+            let volume = &pool.volumes[0];
+            let mut bytes = vec![0; 1 << 20];
+            for _ in 0..6 {
+                scribble(volume, &mut rng, &mut bytes).await;
+                let from = rng.index(bytes.len());
+                let read = volume.read(from as u64, BufMut::zeroed(bytes.len() - from)).await.expect("readable");
+                assert!(read[..] == bytes[from..], "seed {seed}, {shape}");
+            }
+        });
+    }
+}
+
+#[test]
+fn as_many_members_as_the_level_survives_may_be_lost_in_a_power_cut() {
+    for seed in seeds(40) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let (group, shape) = group(&sim, &mut rng);
+        let (model, blocks) = (RefCell::new(Model::default()), volume_blocks(&group));
+        sim.block_on(create(&group));
+        let pool = sim.block_on(open(&group, blocks));
+        sim.stop_after(rng.below(3000));
+        let mut fork = rng.fork();
+        sim.try_block_on(pool.work(&model, &mut fork, 80));
+        drop(pool);
+        let shards = group.shards.len();
+        let mut left = Vec::new();
+        for set in group.cut(&sim).chunks(shape.members_per_set()) {
+            let mut set = set.to_vec();
+            for _ in 0..shape.survives() {
+                set.remove(rng.index(set.len()));
+            }
+            left.extend(set);
+        }
+        let group = Group::open(&sim, left, shards);
+        let pool = sim.block_on(open(&group, blocks));
+        sim.block_on(pool.observe_all(&model, &format!("seed {seed}, {shape}, members lost")));
+    }
+}

@@ -25,6 +25,9 @@
 //! what is live out of segments with much garbage (`collect`). After a crash the newest checkpoint
 //! is read, and then what came after it (`recover`).
 //!
+//! Still missing: compression, snapshots, deletion of a volume, and guarantee 2 in a full pool of
+//! few segments. There, checkpoints can take the segments that the collector needs.
+//!
 //! A store lives on one shard. The bytes are those of [`format::thin`].
 //!
 //! Tests: `sim/tests/thin`.
