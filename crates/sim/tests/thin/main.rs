@@ -210,8 +210,10 @@ impl Pool {
     }
 
     fn check_space(&self) {
-        let sums = self.store.space().segments;
-        assert_eq!(sums.live_data + sums.live_nodes + sums.garbage + sums.free, sums.total);
+        let mapped = [1, 2].map(|line| self.store.mapped(line));
+        let (blocks, live_bytes) = (mapped[0].0 + mapped[1].0, mapped[0].1 + mapped[1].1);
+        assert_eq!(self.store.space().segments.live_data, live_bytes, "segments and maps agree");
+        assert_eq!(live_bytes, blocks * BLOCK, "blocks are stored as they are");
     }
 
     fn range(&self, rng: &mut Rng, max: u64) -> std::ops::Range<u64> {

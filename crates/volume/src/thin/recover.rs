@@ -19,6 +19,7 @@ use format::thin::batch::{BatchIndex, StoreKey};
 use format::thin::entry::{LEAF_BLOCKS, MapEntry};
 use format::thin::line::{LINES_LINE, SEGMENTS_LINE};
 use format::thin::node::{NodeId, decode_inner_node, decode_line_leaf, decode_segment_leaf};
+use format::thin::record::{FragmentRecord, HoleRecord};
 use format::thin::segment::{SEGMENTS_PER_LEAF, SegmentRecord, SegmentUse};
 use format::thin::{Codec, StoredRange, ThinError, WINDOW_BLOCKS};
 use format::{BLOCK, ExtentRecord, Uuid};
@@ -295,14 +296,7 @@ impl<B: Backing> ThinStore<B> {
             let records = &index.records;
             for (record, place) in records.fragments.iter().zip(records.contents(0)) {
                 let stored = StoredRange { address: address + place.start as u64, bytes: record.stored_bytes };
-                found.push(FoundWrite {
-                    sequence: record.sequence,
-                    line: record.line,
-                    block: record.block,
-                    blocks: u64::from(record.blocks),
-                    birth: record.birth,
-                    content: FoundContent::Run(Some(stored)),
-                });
+                found.push(fragment_write(record, FoundContent::Run(Some(stored))));
             }
             found.extend(records.holes.iter().map(|hole| hole_write(hole, FoundContent::Run(None))));
         }
@@ -333,14 +327,7 @@ impl<B: Backing> ThinStore<B> {
             if crc32c(content) != record.crc32c || record.codec != Codec::Plain {
                 continue;
             }
-            found.push(FoundWrite {
-                sequence: record.sequence,
-                line: record.line,
-                block: record.block,
-                blocks: u64::from(record.blocks),
-                birth: record.birth,
-                content: FoundContent::Frame(Some(Buf::from(content.to_vec()))),
-            });
+            found.push(fragment_write(record, FoundContent::Frame(Some(Buf::from(content.to_vec())))));
         }
         found.extend(records.holes.iter().map(|hole| hole_write(hole, FoundContent::Frame(None))));
     }
@@ -356,7 +343,6 @@ impl<B: Backing> ThinStore<B> {
                 let bits = block_bits(first, blocks as u8);
                 match &write.content {
                     FoundContent::Frame(content) => {
-                        self.pending.borrow_mut().supersede(write.line, window, bits);
                         self.make_pending(&write, (window, first, blocks as u8), content.clone());
                     }
                     FoundContent::Run(stored) => {
@@ -414,15 +400,14 @@ impl<B: Backing> ThinStore<B> {
     }
 }
 
-fn hole_write(hole: &format::thin::record::HoleRecord, content: FoundContent) -> FoundWrite {
-    FoundWrite {
-        sequence: hole.sequence,
-        line: hole.line,
-        block: hole.block,
-        blocks: hole.blocks,
-        birth: hole.birth,
-        content,
-    }
+fn fragment_write(record: &FragmentRecord, content: FoundContent) -> FoundWrite {
+    let FragmentRecord { sequence, line, block, birth, .. } = *record;
+    FoundWrite { sequence, line, block, blocks: u64::from(record.blocks), birth, content }
+}
+
+fn hole_write(hole: &HoleRecord, content: FoundContent) -> FoundWrite {
+    let HoleRecord { sequence, line, block, blocks, birth } = *hole;
+    FoundWrite { sequence, line, block, blocks, birth, content }
 }
 
 /// The valid anchor with the highest generation.

@@ -82,23 +82,10 @@ struct PlannedRun {
 }
 
 impl<B: Backing> ThinStore<B> {
-    /// Begins to write the parts in the queue, as far as they fill whole runs.
-    pub(super) fn write_whole_runs(self: &Rc<Self>) -> Vec<Rc<RunResult>> {
-        let mut runs = Vec::new();
-        while let Some(run) = self.next_run(false) {
-            runs.push(run);
-        }
-        runs
-    }
-
-    /// Begins to write all parts in the queue. The last run may be padded. Fewer are written if
-    /// there are no free segments.
-    pub(super) fn write_all_runs(self: &Rc<Self>) -> Vec<Rc<RunResult>> {
-        let mut runs = Vec::new();
-        while let Some(run) = self.next_run(true) {
-            runs.push(run);
-        }
-        runs
+    /// Begins to write the parts in the queue, as far as they fill whole runs. With `pad`, all of
+    /// them: the last run may be padded. Fewer are written if there are no free segments.
+    pub(super) fn write_runs(self: &Rc<Self>, pad: bool) -> Vec<Rc<RunResult>> {
+        std::iter::from_fn(|| self.next_run(pad)).collect()
     }
 
     fn next_run(self: &Rc<Self>, pad: bool) -> Option<Rc<RunResult>> {
@@ -301,7 +288,7 @@ impl<B: Backing> ThinStore<B> {
         let last = self.next_sequence.get();
         loop {
             self.check_usable()?;
-            self.write_all_runs();
+            self.write_runs(true);
             if self.pending.borrow().lowest().is_none_or(|lowest| lowest >= last) {
                 return Ok(());
             }

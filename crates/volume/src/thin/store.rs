@@ -76,7 +76,7 @@ pub struct ThinStore<B: Backing> {
     pub(super) frames: Frames,
     pub(super) queue: RefCell<RunQueue>,
     pub(super) arrived: RefCell<Arrived>,
-    /// Runs that are in the map, and whose frames are needed until the next flush.
+    /// Frames of parts that are in the map: needed until the next flush, once for each part.
     pub(super) landed: RefCell<Vec<Rc<Frame>>>,
     /// A write was acknowledged that is in a run and not in the log, after the last flush.
     pub(super) unlogged: Cell<bool>,
@@ -181,7 +181,7 @@ impl<B: Backing> ThinStore<B> {
         *self.counts.borrow()
     }
 
-    /// Blocks of a volume that are mapped or pending, and their live bytes so far.
+    /// Mapped blocks of a volume, and their live bytes. Pending writes do not count yet.
     pub fn mapped(&self, line: u32) -> (u64, u64) {
         let trees = self.trees.borrow();
         let root = trees.lines.get(&line).and_then(|line| line.root);
@@ -294,14 +294,12 @@ impl<B: Backing> ThinStore<B> {
         let readers = self.readers.borrow().clone();
         let result = self.read_node(id, stored).await;
         drop(readers);
-        if let Ok(content) = result {
+        let result = result.map(|content| {
             self.trees.borrow_mut().loaded(id, content, self.generation.get());
             self.evict();
-            drop(self.loading.borrow_mut().remove(&id));
-            return Ok(());
-        }
+        });
         drop(self.loading.borrow_mut().remove(&id));
-        result.map(|_| ())
+        result
     }
 
     async fn read_node(&self, id: NodeId, stored: StoredRange) -> Result<NodeContent, BlockError> {

@@ -10,11 +10,10 @@ use std::rc::Rc;
 
 use drive::{BlockError, Buf, BufMut, Env, Receiver, Sender, join_all, oneshot};
 use format::BLOCK;
-use format::thin::Codec;
-use format::thin::WINDOW_BLOCKS;
 use format::thin::batch::{BatchRecords, ContentCursor, encode_index};
 use format::thin::entry::LEAF_BLOCKS;
 use format::thin::record::{FragmentRecord, HoleRecord};
+use format::thin::{Codec, WINDOW_BLOCKS};
 use gf::crc32c;
 
 use super::backing::{Backing, INTENT_BASE};
@@ -288,7 +287,7 @@ impl<B: Backing> ThinStore<B> {
     async fn write_arrived(self: &Rc<Self>) {
         let Arrived { requests, bytes } = self.arrived.take();
         let is_bulk = bytes >= self.grid.unit_bytes && !requests.iter().any(|request| request.fua);
-        let runs: Vec<Rc<RunResult>> = if is_bulk { self.write_whole_runs() } else { Vec::new() };
+        let runs: Vec<Rc<RunResult>> = if is_bulk { self.write_runs(false) } else { Vec::new() };
         let in_runs = |part: &PartId| runs.iter().any(|run| run.has(*part));
         let parts = requests.iter().flat_map(|request| &request.parts);
         let all: BTreeSet<PartId> = parts.flat_map(|part| self.parts_of(*part)).collect();
@@ -296,7 +295,7 @@ impl<B: Backing> ThinStore<B> {
         let fua = requests.iter().any(|request| request.fua);
         let framed = self.log_parts(logged, fua);
         if !is_bulk {
-            self.write_whole_runs();
+            self.write_runs(false);
         }
         let mut result = framed.await;
         for run in &runs {
