@@ -212,7 +212,7 @@ pub fn decode_line_leaf(bytes: &[u8], id: NodeId) -> Result<Vec<LineRecord>, Thi
 pub type Children = Vec<(u8, ChildRecord)>;
 
 /// Bytes of an inner node with so many children.
-pub fn inner_node_bytes(children: usize) -> usize {
+pub const fn inner_node_bytes(children: usize) -> usize {
     NODE_HEAD_BYTES + PRESENT_BYTES + children * CHILD_BYTES
 }
 

@@ -26,17 +26,19 @@ impl<B: Backing> ThinStore<B> {
 
     /// Makes a checkpoint if much has changed, and collects if segments are short.
     async fn keep_space(self: Rc<Self>) -> Result<(), BlockError> {
+        // A write may wait for parts that do not fill a run.
+        if self.waits_for_landing.take() {
+            self.land_all().await?;
+        }
         let changes = self.next_sequence.get() - self.changes_since.get();
-        let is_dirty = 2 * self.trees.borrow().dirty_leaves >= self.dirty_leaves_max();
+        let is_dirty = self.trees.borrow().dirty_bytes() >= self.checkpoint_bytes() / 4;
         if changes >= self.tuning.changes_max || is_dirty {
             self.checkpoint().await?;
         }
-        if self.is_short_of_segments() {
-            self.collect().await?;
-        }
-        // It may wait for parts that do not fill a run.
-        if self.is_waited_for.take() {
-            self.land_all().await?;
+        if self.waits_for_segments.take() && self.missing_segments(false) > 0 {
+            self.collect_for_writes().await?;
+        } else {
+            self.collect_early().await?;
         }
         self.progress.raise();
         Ok(())

@@ -8,7 +8,8 @@
 //! 4. Segments that no checkpoint needs any more are discarded. They are free once that is durable.
 //!
 //! The segment table says how much of each segment is live, also of the segments with its own
-//! nodes. So the places of all its nodes are chosen before the first of them is made.
+//! nodes. So the places of all nodes are chosen before the bytes of the table are made, and the
+//! leaves of the table that this changes are known before ([`ThinStore::changing_table_leaves`]).
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -17,10 +18,9 @@ use drive::{BlockError, Buf, Env, join_all};
 use format::thin::StoredRange;
 use format::thin::anchor::{ANCHOR_BYTES, Anchor, Root};
 use format::thin::batch::{BATCH_HEAD_BYTES, BatchRecords, encode_index};
-use format::thin::entry::ENTRY_BYTES;
 use format::thin::line::{LINE_RECORD_BYTES, LINES_LINE, LINES_PER_LEAF, LineRecord, SEGMENTS_LINE};
 use format::thin::node::{
-    ChildRecord, Children, NODE_HEAD_BYTES, NodeId, SEGMENT_LEAF_BYTES, encode_inner_node, encode_line_leaf,
+    CHILDREN, ChildRecord, Children, NODE_HEAD_BYTES, NodeId, SEGMENT_LEAF_BYTES, encode_inner_node, encode_line_leaf,
     encode_map_leaf, encode_segment_leaf, inner_node_bytes, root_level,
 };
 use format::thin::record::{NodeRecord, RECORD_BYTES};
@@ -94,6 +94,7 @@ impl<B: Backing> ThinStore<B> {
             let mut counts = self.counts.borrow_mut();
             counts.checkpoints += 1;
             counts.node_run_bytes += written;
+            counts.freed_segments += freed.len() as u64;
         }
         self.discard_segments(&freed).await
     }
@@ -124,9 +125,26 @@ impl<B: Backing> ThinStore<B> {
     fn freeze(&self, covered: u64) -> Result<FrozenCheckpoint, BlockError> {
         let generation = self.generation.get() + 1;
         let mut writer = NodeWriter { open: self.node_segment.get(), ..NodeWriter::default() };
-        let lines = self.freeze_maps(&mut writer, generation)?;
-        let freed = self.segments.borrow_mut().free_unused(covered);
-        let segments = self.freeze_segments(&mut writer)?;
+        let maps = self.remove_empty_nodes();
+        let lines = self.own_ids(LINES_LINE, &self.dirty_line_leaves());
+        let mut freed = self.segments.borrow_mut().free_unused(covered);
+        let mut wanted: Vec<(NodeId, usize)> = maps.iter().map(|id| (*id, self.map_node_bytes(*id))).collect();
+        wanted.extend(lines.iter().map(|id| (*id, self.line_node_bytes(*id, &lines))));
+        let table_leaves = self.changing_table_leaves(&wanted);
+        let table = self.own_ids(SEGMENTS_LINE, &table_leaves);
+        wanted.extend(table.iter().map(|id| (*id, self.table_node_bytes(*id, &table))));
+
+        let places = self.place_nodes(&mut writer, &wanted)?;
+        let (map_places, own_places) = places.split_at(maps.len());
+        maps.iter().zip(map_places).for_each(|(id, place)| self.encode_map_node(&mut writer, *id, *place, generation));
+        lines.iter().chain(&table).zip(own_places).for_each(|(id, place)| self.own_node_moved(*id, *place));
+        freed.extend(self.segments.borrow_mut().free_unused(covered));
+        self.encode_own_nodes(&mut writer, &lines, &table);
+        {
+            let dirty = &mut self.segments.borrow_mut().dirty;
+            assert!(dirty.is_subset(&table_leaves), "a leaf of the segment table was forgotten");
+            dirty.clear();
+        }
         self.node_segment.set(writer.open);
         let anchor = Anchor {
             key: self.key,
@@ -135,8 +153,8 @@ impl<B: Backing> ThinStore<B> {
             covered,
             next_sequence: self.next_sequence.get(),
             intent_generation: self.intent_generation.get(),
-            segments,
-            lines,
+            segments: self.own_root(SEGMENTS_LINE),
+            lines: self.own_root(LINES_LINE),
         };
         let runs = writer.runs.iter().map(|run| (run.address, self.encode_nodes(run, &writer.contents, generation)));
         let runs = runs.collect();
@@ -147,49 +165,81 @@ impl<B: Backing> ThinStore<B> {
         Ok(FrozenCheckpoint { anchor, runs, freed })
     }
 
-    /// The dirty nodes of all volumes' maps, and those of the table of lines, in the same runs.
-    fn freeze_maps(&self, writer: &mut NodeWriter, generation: u64) -> Result<Option<Root>, BlockError> {
-        let dirty = self.remove_empty_nodes();
-        let leaves = self.dirty_line_leaves();
-        let lines = self.own_ids(LINES_LINE, &leaves);
-        let mut wanted: Vec<(NodeId, usize)> = {
-            let trees = self.trees.borrow();
-            let bytes = |id: &NodeId| match &trees.node(*id).expect("a dirty node is in memory").content {
-                NodeContent::Leaf(leaf) => NODE_HEAD_BYTES + leaf.entries().len() * ENTRY_BYTES,
-                NodeContent::Inner(children) => inner_node_bytes(children.len()),
-            };
-            dirty.iter().map(|id| (*id, bytes(id))).collect()
-        };
-        let line_bytes = |id: &NodeId| match id.level {
+    fn map_node_bytes(&self, id: NodeId) -> usize {
+        self.trees.borrow().node(id).expect("a dirty node is in memory").content.encoded_bytes()
+    }
+
+    /// Bytes of a node of the table of lines, once the nodes `changed` are there.
+    fn line_node_bytes(&self, id: NodeId, changed: &[NodeId]) -> usize {
+        match id.level {
             0 => NODE_HEAD_BYTES + self.line_records(id.index).len() * LINE_RECORD_BYTES,
-            _ => inner_node_bytes(self.own_children_with(*id, &lines)),
-        };
-        wanted.extend(lines.iter().map(|id| (*id, line_bytes(id))));
-        let places = self.place_nodes(writer, &wanted)?;
-        let (map_places, line_places) = places.split_at(dirty.len());
-        // From the leaves up, so that each node has the places of those below it.
-        for (id, place) in dirty.iter().zip(map_places) {
-            let mut trees = self.trees.borrow_mut();
-            let node = trees.node_mut(*id).expect("a dirty node is in memory");
-            (node.is_dirty, node.generation) = (false, generation);
-            let bytes = match &node.content {
-                NodeContent::Leaf(leaf) => encode_map_leaf(*id, leaf.entries()),
-                NodeContent::Inner(children) => encode_inner_node(*id, &child_records(children)),
+            _ => inner_node_bytes(self.own_children_with(id, changed)),
+        }
+    }
+
+    /// Bytes of a node of the segment table, once the nodes `changed` are there.
+    fn table_node_bytes(&self, id: NodeId, changed: &[NodeId]) -> usize {
+        match id.level {
+            0 => SEGMENT_LEAF_BYTES,
+            _ => inner_node_bytes(self.own_children_with(id, changed)),
+        }
+    }
+
+    /// A dirty node of a map gets its place. Nodes come from the leaves up, so that each has the
+    /// places of those below it.
+    fn encode_map_node(&self, writer: &mut NodeWriter, id: NodeId, place: StoredRange, generation: u64) {
+        let mut trees = self.trees.borrow_mut();
+        let bytes = trees.clean(id, generation, |content| match content {
+            NodeContent::Leaf(leaf) => encode_map_leaf(id, leaf.entries()),
+            NodeContent::Inner(children) => encode_inner_node(id, &child_records(children)),
+        });
+        writer.contents.insert(id, bytes);
+        let old = trees.child_of(id).stored.replace(place);
+        self.node_moved(old, place);
+    }
+
+    /// The bytes of the nodes of the store's own trees, all of which have their places.
+    fn encode_own_nodes(&self, writer: &mut NodeWriter, lines: &[NodeId], table: &[NodeId]) {
+        for id in lines.iter().chain(table) {
+            let bytes = match (id.level, id.line) {
+                (0, LINES_LINE) => encode_line_leaf(*id, &self.line_records(id.index)),
+                (0, _) => encode_segment_leaf(*id, &self.segments.borrow().leaf(id.index)),
+                _ => encode_inner_node(*id, &self.own_children(*id)),
             };
             writer.contents.insert(*id, bytes);
-            let old = trees.child_of(*id).stored.replace(*place);
-            self.node_moved(old, *place);
         }
-        self.trees.borrow_mut().dirty_leaves = 0;
-        lines.iter().zip(line_places).for_each(|(id, place)| self.own_node_moved(*id, *place));
-        for id in lines {
-            let bytes = match id.level {
-                0 => encode_line_leaf(id, &self.line_records(id.index)),
-                _ => self.encode_own_inner(id),
-            };
-            writer.contents.insert(id, bytes);
+    }
+
+    /// The leaves of the segment table that change when these nodes, and then those leaves, get
+    /// other places. Some may be in it that do not.
+    fn changing_table_leaves(&self, nodes: &[(NodeId, usize)]) -> BTreeSet<u64> {
+        let (segments, own) = (self.segments.borrow(), self.own_nodes.borrow());
+        let leaf_of = |segment: u64| segment / SEGMENTS_PER_LEAF;
+        let leaf_at = |stored: StoredRange| leaf_of(self.grid.segment_of(stored.address));
+        let mut leaves = segments.dirty.clone();
+        {
+            let mut trees = self.trees.borrow_mut();
+            let old = nodes.iter().filter_map(|(id, _)| match id.line {
+                LINES_LINE => own.get(id).copied(),
+                _ => trees.child_of(*id).stored,
+            });
+            leaves.extend(old.map(leaf_at));
         }
-        Ok(self.own_root(LINES_LINE))
+        leaves.extend(self.node_segment.get().map(leaf_of));
+        loop {
+            let table = self.own_ids(SEGMENTS_LINE, &leaves);
+            let more = table.iter().map(|id| (*id, self.table_node_bytes(*id, &table)));
+            let bytes: u64 =
+                nodes.iter().copied().chain(more).map(|(_, len)| RECORD_BYTES as u64 + len as u64 + 15).sum();
+            // No node is in two segments, so a little of each segment may stay empty.
+            let opened = 1 + bytes / (self.grid.segment_bytes - inner_node_bytes(CHILDREN) as u64);
+            let before = leaves.len();
+            leaves.extend(segments.next_free().take(opened as usize + 1).map(leaf_of));
+            leaves.extend(table.iter().filter_map(|id| own.get(id).copied()).map(leaf_at));
+            if leaves.len() == before {
+                return leaves;
+            }
+        }
     }
 
     /// The leaves of the table of lines with changed lines.
@@ -241,59 +291,6 @@ impl<B: Backing> ThinStore<B> {
         if let Some(old) = old {
             segments.change_live(old.address, -i64::from(old.bytes));
         }
-    }
-
-    /// The segment table: all leaves that changed, those included that change because the table is
-    /// written.
-    fn freeze_segments(&self, writer: &mut NodeWriter) -> Result<Option<Root>, BlockError> {
-        self.mark_inner_places();
-        let mut placed: BTreeSet<u64> = BTreeSet::new();
-        loop {
-            let dirty = self.segments.borrow().dirty.clone();
-            let next: BTreeSet<u64> = dirty.difference(&placed).copied().collect();
-            if next.is_empty() && self.has_room_for_inner(writer, &placed)? {
-                break;
-            }
-            let wanted: Vec<(NodeId, usize)> = next.iter().map(|leaf| (leaf_of(*leaf), SEGMENT_LEAF_BYTES)).collect();
-            let places = self.place_nodes(writer, &wanted)?;
-            wanted.iter().zip(places).for_each(|((id, _), place)| self.own_node_moved(*id, place));
-            placed.extend(next);
-        }
-        let inner = self.own_ids(SEGMENTS_LINE, &placed).split_off(placed.len());
-        let wanted: Vec<(NodeId, usize)> = inner.iter().map(|id| (*id, self.own_inner_bytes(*id))).collect();
-        let places = self.place_nodes(writer, &wanted)?;
-        wanted.iter().zip(places).for_each(|((id, _), place)| self.own_node_moved(*id, place));
-        assert!(self.segments.borrow().dirty.is_subset(&placed), "a leaf of the segment table was forgotten");
-        self.segments.borrow_mut().dirty.clear();
-        for leaf in &placed {
-            let bytes = encode_segment_leaf(leaf_of(*leaf), &self.segments.borrow().leaf(*leaf));
-            writer.contents.insert(leaf_of(*leaf), bytes);
-        }
-        inner.iter().for_each(|id| drop(writer.contents.insert(*id, self.encode_own_inner(*id))));
-        Ok(self.own_root(SEGMENTS_LINE))
-    }
-
-    /// Marks the leaves of the table with the segments that have its inner nodes so far, as those
-    /// nodes will move.
-    fn mark_inner_places(&self) {
-        let own = self.own_nodes.borrow();
-        let mut segments = self.segments.borrow_mut();
-        for (_, stored) in own.iter().filter(|(id, _)| id.line == SEGMENTS_LINE && id.level > 0) {
-            segments.dirty.insert(self.grid.segment_of(stored.address) / SEGMENTS_PER_LEAF);
-        }
-    }
-
-    /// Whether the inner nodes above these leaves fit into the open segment. Opens another one if
-    /// not.
-    fn has_room_for_inner(&self, writer: &mut NodeWriter, leaves: &BTreeSet<u64>) -> Result<bool, BlockError> {
-        let inner = self.own_ids(SEGMENTS_LINE, leaves).split_off(leaves.len());
-        let wanted: Vec<(NodeId, usize)> = inner.iter().map(|id| (*id, self.own_inner_bytes(*id))).collect();
-        let room = writer.open.map_or(0, |open| self.segments.borrow().left(open));
-        let fits = wanted.is_empty() || run_bytes(&wanted).next_multiple_of(self.grid.unit_bytes) <= room;
-        if !fits {
-            self.open_node_segment(writer)?;
-        }
-        Ok(fits)
     }
 
     fn open_node_segment(&self, writer: &mut NodeWriter) -> Result<(), BlockError> {
@@ -354,14 +351,6 @@ impl<B: Backing> ThinStore<B> {
         own.range(range.clone()).count() + new
     }
 
-    fn own_inner_bytes(&self, id: NodeId) -> usize {
-        inner_node_bytes(self.own_children(id).len().max(1))
-    }
-
-    fn encode_own_inner(&self, id: NodeId) -> Vec<u8> {
-        encode_inner_node(id, &self.own_children(id))
-    }
-
     /// Chooses places for nodes of these lengths, in runs of their own.
     fn place_nodes(&self, writer: &mut NodeWriter, nodes: &[(NodeId, usize)]) -> Result<Vec<StoredRange>, BlockError> {
         let (mut places, mut left) = (Vec::with_capacity(nodes.len()), nodes);
@@ -417,10 +406,6 @@ impl<B: Backing> ThinStore<B> {
         }
         data.freeze()
     }
-}
-
-fn leaf_of(leaf: u64) -> NodeId {
-    NodeId { line: SEGMENTS_LINE, level: 0, index: leaf }
 }
 
 fn index_bytes(nodes: usize) -> u64 {

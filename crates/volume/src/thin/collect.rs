@@ -24,10 +24,11 @@ use super::segments::{Segment, SegmentState};
 use super::store::ThinStore;
 
 /// Most segments that are collected before a checkpoint frees them.
-const VICTIMS_MAX: usize = 64;
+const VICTIMS_MAX: usize = 256;
 
-/// Most segments that the copies of one round fill.
-const COPIED_SEGMENTS_MAX: u64 = 16;
+/// The collector gives up when it has gained nothing in so many rounds, although writes wait. In a
+/// pool of few segments, several rounds can be needed for one segment.
+const ROUNDS_IN_VAIN: u32 = 64;
 
 /// A fragment to be moved.
 struct Copy {
@@ -38,37 +39,81 @@ struct Copy {
 }
 
 impl<B: Backing> ThinStore<B> {
-    /// Collects segments until the free ones suffice, or nothing is left to gain.
-    pub(super) async fn collect(self: &Rc<Self>) -> Result<(), BlockError> {
-        while self.is_short_of_segments() {
-            let victims = self.victims();
-            let before = self.segments.borrow().free_count();
-            let mut copies = Vec::new();
-            for victim in &victims {
-                self.collect_segment(*victim, &mut copies).await?;
-                self.write_copies(&mut copies, false).await?;
+    /// Collects until writes that wait find free segments, or nothing can be gained any more.
+    pub(super) async fn collect_for_writes(self: &Rc<Self>) -> Result<(), BlockError> {
+        let (mut best, mut in_vain) = (self.gained_bytes(), 0);
+        while self.missing_segments(false) > 0 {
+            if in_vain == ROUNDS_IN_VAIN {
+                self.collected_in_vain.set(self.collected_in_vain.get() + 1);
+                return Ok(());
             }
-            self.write_copies(&mut copies, true).await?;
-            self.checkpoint().await?;
+            if in_vain > 0 {
+                // Only what a checkpoint covers can be collected.
+                self.land_all().await?;
+                self.checkpoint().await?;
+            }
+            let victims = self.victims(self.missing_segments(false));
+            if victims.is_empty() && in_vain > 0 {
+                in_vain = ROUNDS_IN_VAIN;
+                continue;
+            }
+            self.collect_segments(&victims).await?;
+            in_vain = if self.gained_bytes() > best { 0 } else { in_vain + 1 };
+            best = best.max(self.gained_bytes());
             self.progress.raise();
-            if victims.is_empty() || self.segments.borrow().free_count() <= before {
-                break;
-            }
         }
         Ok(())
     }
 
-    /// The segments with the least live bytes, as many as the free segments can take.
-    fn victims(&self) -> Vec<u64> {
+    /// Collects before writes have to wait, as long as that gains something.
+    pub(super) async fn collect_early(self: &Rc<Self>) -> Result<(), BlockError> {
+        while self.missing_segments(true) > 0 {
+            let garbage = self.segments.borrow().sums().garbage;
+            if self.garbage_in_vain.get().is_some_and(|before| garbage < before + self.grid.segment_bytes) {
+                return Ok(());
+            }
+            let (before, victims) = (self.gained_bytes(), self.victims(self.missing_segments(true)));
+            if !victims.is_empty() {
+                self.collect_segments(&victims).await?;
+                self.progress.raise();
+            }
+            let is_in_vain = self.gained_bytes() <= before;
+            self.garbage_in_vain.set(is_in_vain.then_some(garbage));
+        }
+        Ok(())
+    }
+
+    /// Bytes that collections and checkpoints have freed, less those that they have filled.
+    fn gained_bytes(&self) -> i64 {
+        let counts = self.counts();
+        let freed = counts.freed_segments * self.grid.segment_bytes;
+        freed as i64 - (counts.collected_run_bytes + counts.node_run_bytes) as i64
+    }
+
+    /// Moves all that is live out of these segments, as far as there is room, and frees them.
+    async fn collect_segments(self: &Rc<Self>, victims: &[u64]) -> Result<(), BlockError> {
+        let mut copies = Vec::new();
+        for victim in victims {
+            self.collect_segment(*victim, &mut copies).await?;
+            self.write_copies(&mut copies, false).await?;
+        }
+        self.write_copies(&mut copies, true).await?;
+        self.checkpoint().await
+    }
+
+    /// The segments with the least live bytes: as many as free `missing` segments, if the copies
+    /// find room.
+    fn victims(&self, missing: usize) -> Vec<u64> {
         let segments = self.segments.borrow();
-        let covered = self.covered.get();
+        let (covered, segment_bytes, dense) = (self.covered.get(), self.grid.segment_bytes, self.dense_bytes());
+        let least_gain = (segment_bytes / 64).max(BLOCK as u64);
         let can_be_collected = |segment: &Segment| {
             segment.state == SegmentState::Closed
                 && segment.in_flight == 0
                 && !segment.unreadable
                 && segment.record.used_for != SegmentUse::Anchors
                 && segment.record.newest_sequence <= covered
-                && u64::from(segment.record.live_bytes) < self.grid.segment_bytes - self.grid.segment_bytes / 16
+                && u64::from(segment.record.live_bytes) + least_gain <= dense
         };
         let mut candidates: Vec<(u32, u64)> = segments
             .iter()
@@ -76,16 +121,23 @@ impl<B: Backing> ThinStore<B> {
             .map(|(id, segment)| (segment.record.live_bytes, id))
             .collect();
         candidates.sort_unstable();
-        let free = segments.free_count() as u64;
-        let spare = free.saturating_sub((self.checkpoint_segments(segments.len()) + self.pending_segments()) as u64);
-        // The last run of the copies is padded.
-        let mut room = (spare.min(COPIED_SEGMENTS_MAX) * self.grid.segment_bytes).saturating_sub(self.grid.unit_bytes);
-        let fits = |(live, _): &&(u32, u64)| {
-            let fits = u64::from(*live) <= room;
-            room = room.saturating_sub(u64::from(*live));
+        drop(segments);
+        let mut room = self.room_for_copies();
+        let mut wanted = missing as u64 * segment_bytes + 2 * self.grid.unit_bytes;
+        let is_useful = |(live, _): &&(u32, u64)| {
+            // The copies have indexes as well.
+            let bytes = (u64::from(*live) * segment_bytes).div_ceil(dense);
+            let fits = bytes <= room && wanted > 0;
+            room = room.saturating_sub(bytes);
+            wanted = wanted.saturating_sub(segment_bytes - bytes);
             fits
         };
-        candidates.iter().take_while(fits).take(VICTIMS_MAX).map(|(_, id)| *id).collect()
+        candidates.iter().take_while(is_useful).take(VICTIMS_MAX).map(|(_, id)| *id).collect()
+    }
+
+    /// Whether the next checkpoint has room for more nodes.
+    fn can_change_nodes(&self) -> bool {
+        self.coming_checkpoint_bytes() < self.checkpoint_bytes()
     }
 
     async fn collect_segment(self: &Rc<Self>, id: u64, copies: &mut Vec<Copy>) -> Result<(), BlockError> {
@@ -137,10 +189,15 @@ impl<B: Backing> ThinStore<B> {
             let old =
                 StoredRange { address: self.grid.start(segment) + content.start as u64, bytes: record.stored_bytes };
             let Some(used) = self.used_of(record, old) else { continue };
+            if !self.can_change_nodes() {
+                break;
+            }
             if crc32c(&bytes[content.clone()]) != record.crc32c {
                 self.segments.borrow_mut().mark_unreadable(segment);
                 continue;
             }
+            // From now on, the next checkpoint counts on the leaf.
+            self.trees.borrow_mut().rewrite(NodeId { line: record.line, level: 0, index: leaf });
             for (first, blocks) in ranges(used) {
                 let from = content.start + usize::from(first) * BLOCK;
                 let content = bytes.slice(from..from + usize::from(blocks) * BLOCK);
@@ -171,7 +228,7 @@ impl<B: Backing> ThinStore<B> {
     async fn write_copies(self: &Rc<Self>, copies: &mut Vec<Copy>, pad: bool) -> Result<(), BlockError> {
         while !copies.is_empty() {
             let segment = self.collector_segment()?;
-            let room = self.segments.borrow().left(segment).min(self.tuning.run_bytes_max.max(self.grid.unit_bytes));
+            let room = self.segments.borrow().left(segment).min(self.run_bytes_max());
             let count = copies_in(copies, room);
             if count == copies.len() && !pad {
                 break;
@@ -252,7 +309,7 @@ impl<B: Backing> ThinStore<B> {
             }
             return Ok(());
         }
-        loop {
+        while self.can_change_nodes() {
             let place = self.trees.borrow().place_of(id);
             match place {
                 Err((above, stored)) => self.load_node(above, stored).await?,
@@ -264,6 +321,7 @@ impl<B: Backing> ThinStore<B> {
                 }
             }
         }
+        Ok(())
     }
 
     /// Has a node of the store's own trees written anew. An inner one follows its leaves.

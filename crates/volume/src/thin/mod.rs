@@ -25,8 +25,10 @@
 //! what is live out of segments with much garbage (`collect`). After a crash the newest checkpoint
 //! is read, and then what came after it (`recover`).
 //!
-//! Still missing: compression, snapshots, deletion of a volume, and guarantee 2 in a full pool of
-//! few segments. There, checkpoints can take the segments that the collector needs.
+//! Free segments are kept for the collector and for checkpoints, so that a full store still works
+//! (`space`).
+//!
+//! Still missing: compression, snapshots, and deletion of a volume.
 //!
 //! A store lives on one shard. The bytes are those of [`format::thin`].
 //!
@@ -45,6 +47,7 @@ mod recover;
 mod runs;
 mod segments;
 mod signal;
+mod space;
 mod store;
 mod trees;
 mod volume;
@@ -54,5 +57,6 @@ pub use backing::{Allocated, ArrayBacking, Backing};
 pub use grid::Grid;
 pub use recover::OpenThinError;
 pub use segments::SegmentSums;
-pub use store::{ThinCounts, ThinSpace, ThinStore, Tuning};
+pub use space::ThinSpace;
+pub use store::{ThinCounts, ThinStore, Tuning};
 pub use volume::Thin;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use drive::Buf;
+use format::thin::WINDOW_BLOCKS;
+use format::thin::entry::LEAF_BLOCKS;
 use smallvec::SmallVec;
 
 use super::frames::Frame;
@@ -53,6 +55,8 @@ pub(super) fn block_bits(first: u8, blocks: u8) -> u16 {
 #[derive(Default)]
 pub(super) struct Pending {
     windows: BTreeMap<(u32, u64), SmallVec<[Part; 1]>>,
+    /// Leaves of maps with pending parts.
+    leaves: u64,
     /// How many parts have each floor.
     floors: BTreeMap<u64, usize>,
     /// Bytes of contents.
@@ -80,8 +84,20 @@ impl Pending {
         self.windows.range((line, from)..=(line, u64::MAX)).next().map(|((_, window), _)| *window)
     }
 
+    /// Leaves of maps with pending parts.
+    pub fn leaves(&self) -> u64 {
+        self.leaves
+    }
+
+    fn has_leaf_of(&self, line: u32, window: u64) -> bool {
+        let windows = LEAF_BLOCKS / WINDOW_BLOCKS;
+        let first = window / windows * windows;
+        self.next_window(line, first).is_some_and(|next| next < first + windows)
+    }
+
     /// Adds a part, which is newer than all others.
     pub fn insert(&mut self, line: u32, window: u64, mut part: Part) {
+        self.leaves += u64::from(!self.has_leaf_of(line, window));
         let parts = self.windows.entry((line, window)).or_default();
         let bits = part.used;
         for older in parts.iter_mut().filter(|older| older.used & bits != 0) {
@@ -144,6 +160,7 @@ impl Pending {
         let part = parts.remove(index.expect("the part is pending"));
         if parts.is_empty() {
             self.windows.remove(&(id.line, id.window));
+            self.leaves -= u64::from(!self.has_leaf_of(id.line, id.window));
         }
         let count = self.floors.get_mut(&part.floor).expect("each part has a floor");
         *count -= 1;

@@ -103,7 +103,7 @@ impl<B: Backing> ThinStore<B> {
         }
         let segment = self.data_segment()?;
         let left = self.segments.borrow().left(segment);
-        let most = left.min(self.tuning.run_bytes_max.max(unit) / unit * unit);
+        let most = left.min(self.run_bytes_max());
         let run = self.plan_run(wanted.min(most), pad)?;
         Some(self.begin_run(segment, run))
     }

@@ -93,6 +93,11 @@ impl SegmentTable {
         self.free.len()
     }
 
+    /// The free segments, in the order in which they are opened.
+    pub fn next_free(&self) -> impl Iterator<Item = u64> {
+        self.free.iter().copied()
+    }
+
     pub fn len(&self) -> usize {
         self.segments.len()
     }

@@ -8,7 +8,6 @@ use drive::{BlockError, BufMut, Env, Receiver, Sender};
 use format::thin::StoredRange;
 use format::thin::batch::StoreKey;
 use format::thin::node::{NodeId, decode_inner_node, decode_map_leaf};
-use format::thin::segment::SEGMENTS_PER_LEAF;
 use format::{BLOCK, Uuid};
 
 use super::backing::Backing;
@@ -17,7 +16,7 @@ use super::grid::Grid;
 use super::leaf::{LiveChanges, MapLeaf};
 use super::pending::Pending;
 use super::runs::RunQueue;
-use super::segments::{SegmentSums, SegmentTable};
+use super::segments::SegmentTable;
 use super::signal::Signal;
 use super::trees::{Child, Lookup, NodeContent, Trees};
 use super::write::Arrived;
@@ -27,8 +26,8 @@ use super::write::Arrived;
 pub struct Tuning {
     /// Most writes that a recovery has to apply: a checkpoint comes at the latest after so many.
     pub changes_max: u64,
-    /// Most dirty leaves, which a checkpoint writes.
-    pub dirty_leaves_max: usize,
+    /// Most bytes of nodes that a checkpoint writes.
+    pub checkpoint_bytes_max: u64,
     /// Most leaves in memory.
     pub cached_leaves_max: usize,
     /// Most bytes of writes in memory that are not in the map.
@@ -41,25 +40,13 @@ impl Default for Tuning {
     fn default() -> Self {
         Tuning {
             changes_max: 262_144,
-            dirty_leaves_max: 16_384,
+            checkpoint_bytes_max: 128 << 20,
             cached_leaves_max: 32_768,
             pending_bytes_max: 32 << 20,
             run_bytes_max: 1 << 20,
         }
     }
 }
-
-/// Segments that are kept for the collector.
-const COLLECTOR_SEGMENTS: usize = 2;
-
-/// Of the store's space, one part in so many stays free, so that there is garbage to collect.
-const SPARE_SHARE: u64 = 16;
-
-/// Of the store's space, at most one part in so many is written by a checkpoint.
-const CHECKPOINT_SHARE: u64 = 64;
-
-/// Bytes of a full leaf in a run.
-const LEAF_BYTES: u64 = 4200;
 
 /// A thin store on its shard. All thin volumes of a group are in one.
 pub struct ThinStore<B: Backing> {
@@ -106,8 +93,14 @@ pub struct ThinStore<B: Backing> {
     pub(super) progress: Signal,
     /// Background work is due.
     pub(super) work: Signal,
-    /// A write waits for room, in memory or in segments.
-    pub(super) is_waited_for: Cell<bool>,
+    /// A write waits until pending parts are in the map.
+    pub(super) waits_for_landing: Cell<bool>,
+    /// A write waits for free segments.
+    pub(super) waits_for_segments: Cell<bool>,
+    /// How often the collector could gain nothing for writes that wait.
+    pub(super) collected_in_vain: Cell<u64>,
+    /// Garbage when the collector last gained nothing without being waited for.
+    pub(super) garbage_in_vain: Cell<Option<u64>>,
     /// The first error that made the store useless.
     pub(super) failed: RefCell<Option<BlockError>>,
     pub(super) counts: RefCell<ThinCounts>,
@@ -140,40 +133,13 @@ pub struct ThinCounts {
     pub checkpoints: u64,
     /// Segments that were collected.
     pub collected_segments: u64,
-}
-
-/// The space of a store, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ThinSpace {
-    /// Sums over its segments.
-    pub segments: SegmentSums,
-    /// Bytes that accepted writes and discards will add.
-    pub growth: i64,
-    /// Most bytes that may be live.
-    pub limit: u64,
-}
-
-impl ThinSpace {
-    /// Bytes that will be live.
-    pub fn used(&self) -> u64 {
-        (self.segments.live_data + self.segments.live_nodes).saturating_add_signed(self.growth)
-    }
+    /// Segments that checkpoints freed.
+    pub freed_segments: u64,
 }
 
 impl<B: Backing> ThinStore<B> {
     pub(super) fn env(&self) -> &B::Env {
         self.backing.env()
-    }
-
-    /// The numbers of the store's space.
-    pub fn space(&self) -> ThinSpace {
-        let (segments, count) = {
-            let segments = self.segments.borrow();
-            (segments.sums(), segments.len())
-        };
-        let reserve = self.reserved_segments(count) as u64 * self.grid.segment_bytes;
-        let limit = (segments.total - segments.total / SPARE_SHARE).saturating_sub(reserve);
-        ThinSpace { segments, growth: self.pending.borrow().growth, limit }
     }
 
     /// Counts since the store was opened.
@@ -186,46 +152,6 @@ impl<B: Backing> ThinStore<B> {
         let trees = self.trees.borrow();
         let root = trees.lines.get(&line).and_then(|line| line.root);
         root.map_or((0, 0), |root| (root.blocks, root.live_bytes))
-    }
-
-    /// Most dirty leaves, so that a checkpoint has room for them.
-    pub(super) fn dirty_leaves_max(&self) -> usize {
-        self.dirty_leaves_of(self.segments.borrow().len())
-    }
-
-    fn dirty_leaves_of(&self, segments: usize) -> usize {
-        let total = segments as u64 * self.grid.segment_bytes;
-        self.tuning.dirty_leaves_max.min((total / CHECKPOINT_SHARE / LEAF_BYTES) as usize).max(16)
-    }
-
-    /// Of `segments` segments, how many are kept for a checkpoint.
-    pub(super) fn checkpoint_segments(&self, segments: usize) -> usize {
-        let leaves = self.dirty_leaves_of(segments) as u64 + segments as u64 / SEGMENTS_PER_LEAF + 4;
-        // The maps, the leaves of the segment table, and its inner nodes are padded to whole units.
-        let bytes = 2 * leaves * LEAF_BYTES + 3 * self.grid.unit_bytes;
-        1 + bytes.div_ceil(self.grid.segment_bytes) as usize
-    }
-
-    /// Of `segments` segments, how many are kept for the collector and for checkpoints.
-    pub(super) fn reserved_segments(&self, segments: usize) -> usize {
-        COLLECTOR_SEGMENTS + self.checkpoint_segments(segments)
-    }
-
-    /// Segments that the pending writes need.
-    pub(super) fn pending_segments(&self) -> usize {
-        let queue = self.queue.borrow();
-        if queue.is_empty() {
-            return 0;
-        }
-        let bytes = (queue.bytes() + queue.bytes() / 64 + 2 * BLOCK as u64).next_multiple_of(self.grid.unit_bytes);
-        bytes.div_ceil(self.grid.segment_bytes) as usize
-    }
-
-    /// Whether the collector should work.
-    pub(super) fn is_short_of_segments(&self) -> bool {
-        let segments = self.segments.borrow();
-        let reserved = self.reserved_segments(segments.len()) + self.pending_segments();
-        segments.free_count() < reserved + 4 + segments.len() / 32
     }
 
     /// The error that every request gets, if there is one.

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::thin::StoredRange;
-use format::thin::node::{CHILDREN, ChildRecord, Children, NodeId, root_level};
+use format::thin::entry::ENTRY_BYTES;
+use format::thin::node::{CHILDREN, ChildRecord, Children, NODE_HEAD_BYTES, NodeId, inner_node_bytes, root_level};
 
 use super::leaf::MapLeaf;
 
@@ -29,9 +30,10 @@ impl Child {
         stored.map(|stored| ChildRecord { stored, blocks, live_bytes })
     }
 
+    /// Changes the sums. Those that were read from a damaged drive may be too small.
     fn add(&mut self, blocks: i64, live_bytes: i64) {
-        self.blocks = self.blocks.checked_add_signed(blocks).expect("sums are right");
-        self.live_bytes = self.live_bytes.checked_add_signed(live_bytes).expect("sums are right");
+        self.blocks = self.blocks.saturating_add_signed(blocks);
+        self.live_bytes = self.live_bytes.saturating_add_signed(live_bytes);
     }
 }
 
@@ -48,6 +50,27 @@ pub(super) struct Node {
     pub generation: u64,
     /// When it was used, for leaves.
     used: u64,
+}
+
+impl NodeContent {
+    /// Bytes of the node in a run.
+    pub fn encoded_bytes(&self) -> usize {
+        match self {
+            NodeContent::Leaf(leaf) => NODE_HEAD_BYTES + leaf.entries().len() * ENTRY_BYTES,
+            NodeContent::Inner(children) => inner_node_bytes(children.len()),
+        }
+    }
+}
+
+impl Node {
+    fn new_dirty(content: NodeContent) -> Node {
+        Node { content, is_dirty: true, generation: 0, used: 0 }
+    }
+
+    /// Bytes that it adds to the next checkpoint.
+    fn dirty_bytes(&self) -> u64 {
+        if self.is_dirty { self.content.encoded_bytes() as u64 } else { 0 }
+    }
 }
 
 /// A volume's content.
@@ -85,8 +108,8 @@ pub(super) struct Trees {
     /// Leaves by their last use.
     by_use: BTreeMap<u64, NodeId>,
     uses: u64,
-    /// Dirty leaves.
-    pub dirty_leaves: usize,
+    /// Bytes of the dirty nodes.
+    dirty_bytes: u64,
 }
 
 fn leaf_id(line: u32, leaf: u64) -> NodeId {
@@ -159,22 +182,25 @@ impl Trees {
             let below = entry.root.replace(Child { stored: None, ..entry.root.expect("there is a root") });
             entry.root_level += 1;
             let children = BTreeMap::from([(0, below.expect("there is a root"))]);
-            let id = NodeId { line, level: entry.root_level, index: 0 };
-            let content = NodeContent::Inner(children);
-            self.nodes.insert(id, Node { content, is_dirty: true, generation: 0, used: 0 });
+            let node = Node::new_dirty(NodeContent::Inner(children));
+            self.dirty_bytes += node.dirty_bytes();
+            self.nodes.insert(NodeId { line, level: entry.root_level, index: 0 }, node);
         }
         for level in (1..=entry.root_level).rev() {
             let id = NodeId { line, level, index: index_at(leaf, level) };
-            let content = NodeContent::Inner(BTreeMap::new());
-            let node = self.nodes.entry(id).or_insert(Node { content, is_dirty: true, generation: 0, used: 0 });
-            node.is_dirty = true;
-            let NodeContent::Inner(children) = &mut node.content else { unreachable!("levels above 0 are inner") };
-            children.entry(slot_at(leaf, level)).or_default();
+            let node = self.nodes.entry(id).or_insert_with(|| {
+                let node = Node::new_dirty(NodeContent::Inner(BTreeMap::new()));
+                self.dirty_bytes += node.dirty_bytes();
+                node
+            });
+            change_node(node, &mut self.dirty_bytes, |content| {
+                inner(content).entry(slot_at(leaf, level)).or_default();
+            });
         }
         let id = leaf_id(line, leaf);
-        let content = NodeContent::Leaf(MapLeaf::default());
-        self.nodes.insert(id, Node { content, is_dirty: true, generation: 0, used: 0 });
-        self.dirty_leaves += 1;
+        let node = Node::new_dirty(NodeContent::Leaf(MapLeaf::default()));
+        self.dirty_bytes += node.dirty_bytes();
+        self.nodes.insert(id, node);
         self.touch(id);
     }
 
@@ -182,12 +208,12 @@ impl Trees {
     pub fn change<T>(&mut self, line: u32, leaf: u64, change: impl FnOnce(&mut MapLeaf) -> T) -> T {
         let id = leaf_id(line, leaf);
         let node = self.nodes.get_mut(&id).expect("the leaf is in memory");
-        let NodeContent::Leaf(content) = &mut node.content else { unreachable!("level 0 is a leaf") };
-        let (blocks, live_bytes) = (content.blocks() as i64, content.live_bytes() as i64);
-        let result = change(content);
-        let (blocks, live_bytes) = (content.blocks() as i64 - blocks, content.live_bytes() as i64 - live_bytes);
-        self.dirty_leaves += usize::from(!node.is_dirty);
-        node.is_dirty = true;
+        let (result, blocks, live_bytes) = change_node(node, &mut self.dirty_bytes, |content| {
+            let NodeContent::Leaf(content) = content else { unreachable!("level 0 is a leaf") };
+            let (blocks, live_bytes) = (content.blocks() as i64, content.live_bytes() as i64);
+            let result = change(content);
+            (result, content.blocks() as i64 - blocks, content.live_bytes() as i64 - live_bytes)
+        });
         self.mark_path(id, blocks, live_bytes);
         result
     }
@@ -196,8 +222,7 @@ impl Trees {
     /// in memory.
     pub fn rewrite(&mut self, id: NodeId) {
         let node = self.nodes.get_mut(&id).expect("the node is in memory");
-        self.dirty_leaves += usize::from(!node.is_dirty && id.level == 0);
-        node.is_dirty = true;
+        change_node(node, &mut self.dirty_bytes, |_| ());
         self.mark_path(id, 0, 0);
     }
 
@@ -210,11 +235,24 @@ impl Trees {
         while below.level < line.root_level {
             let (parent, slot) = below.parent();
             let node = self.nodes.get_mut(&parent).expect("inner nodes stay in memory");
-            node.is_dirty = true;
-            let NodeContent::Inner(children) = &mut node.content else { unreachable!("levels above 0 are inner") };
-            children.get_mut(&(slot as u8)).expect("the child is there").add(blocks, live_bytes);
+            change_node(node, &mut self.dirty_bytes, |content| {
+                inner(content).get_mut(&(slot as u8)).expect("the child is there").add(blocks, live_bytes);
+            });
             below = parent;
         }
+    }
+
+    /// Bytes of the nodes that the next checkpoint writes.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes
+    }
+
+    /// A checkpoint writes a node. Calls `encode` with its content.
+    pub fn clean<T>(&mut self, id: NodeId, generation: u64, encode: impl FnOnce(&NodeContent) -> T) -> T {
+        let node = self.nodes.get_mut(&id).expect("a dirty node is in memory");
+        self.dirty_bytes -= node.dirty_bytes();
+        (node.is_dirty, node.generation) = (false, generation);
+        encode(&node.content)
     }
 
     /// The place of a node as its parent has it, if all nodes above it are in memory: `Ok(None)` if
@@ -245,10 +283,6 @@ impl Trees {
         self.nodes.get(&id)
     }
 
-    pub fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
-        self.nodes.get_mut(&id)
-    }
-
     /// Dirty nodes, by level from the leaves up.
     pub fn dirty(&self) -> Vec<NodeId> {
         let mut dirty: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| node.is_dirty).map(|(id, _)| *id).collect();
@@ -264,8 +298,7 @@ impl Trees {
         }
         let (parent, slot) = id.parent();
         let node = self.nodes.get_mut(&parent).expect("inner nodes stay in memory");
-        let NodeContent::Inner(children) = &mut node.content else { unreachable!("levels above 0 are inner") };
-        children.get_mut(&(slot as u8)).expect("the child is there")
+        inner(&mut node.content).get_mut(&(slot as u8)).expect("the child is there")
     }
 
     /// Removes a node that maps nothing, from its parent as well.
@@ -276,12 +309,11 @@ impl Trees {
         } else {
             let (parent, slot) = id.parent();
             let node = self.nodes.get_mut(&parent).expect("inner nodes stay in memory");
-            let NodeContent::Inner(children) = &mut node.content else { unreachable!("levels above 0 are inner") };
-            children.remove(&(slot as u8));
+            change_node(node, &mut self.dirty_bytes, |content| inner(content).remove(&(slot as u8)));
         }
         if let Some(node) = self.nodes.remove(&id) {
             self.by_use.remove(&node.used);
-            self.dirty_leaves -= usize::from(node.is_dirty && id.level == 0);
+            self.dirty_bytes -= node.dirty_bytes();
         }
     }
 
@@ -327,6 +359,20 @@ impl Trees {
         }
         Ok(None)
     }
+}
+
+fn inner(content: &mut NodeContent) -> &mut BTreeMap<u8, Child> {
+    let NodeContent::Inner(children) = content else { unreachable!("levels above 0 are inner") };
+    children
+}
+
+/// Changes a node, which is dirty from then on.
+fn change_node<T>(node: &mut Node, dirty_bytes: &mut u64, change: impl FnOnce(&mut NodeContent) -> T) -> T {
+    *dirty_bytes -= node.dirty_bytes();
+    let result = change(&mut node.content);
+    node.is_dirty = true;
+    *dirty_bytes += node.dirty_bytes();
+    result
 }
 
 /// The children of an inner node, for its bytes. Only those with bytes of their own.

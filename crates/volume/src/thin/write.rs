@@ -62,8 +62,8 @@ impl<B: Backing> ThinStore<B> {
         }
         let part = |from: u64, to: u64| data.slice((from - offset) as usize..(to - offset) as usize);
         let (head, tail) = (part(offset, inner.start), part(inner.end, end));
-        let leaves = split(inner.start / BLOCK_BYTES, (inner.end - inner.start) / BLOCK_BYTES, LEAF_BLOCKS);
-        let pieces = leaves.map(|(block, blocks)| {
+        let blocks = (inner.end - inner.start) / BLOCK_BYTES;
+        let pieces = split(inner.start / BLOCK_BYTES, blocks, self.piece_blocks_max()).map(|(block, blocks)| {
             let content = part(block * BLOCK_BYTES, (block + blocks) * BLOCK_BYTES);
             self.write_piece(line, Piece { block, blocks, content: Some(content) }, fua)
         });
@@ -74,6 +74,11 @@ impl<B: Backing> ThinStore<B> {
         let middle = join_all(pieces.collect::<Vec<_>>());
         ends.await?;
         middle.await.into_iter().collect()
+    }
+
+    /// Most blocks of a piece: it is in one leaf, and waits for at most two segments.
+    fn piece_blocks_max(&self) -> u64 {
+        LEAF_BLOCKS.min(1 << (self.grid.segment_bytes / BLOCK_BYTES).ilog2())
     }
 
     /// Makes a range read as zeroes.
@@ -178,40 +183,35 @@ impl<B: Backing> ThinStore<B> {
         self.accept(line, piece, fua).await.unwrap_or(Err(BlockError::Stopped))
     }
 
-    /// Waits until there is room for a piece, and its leaf is in memory, if it has one.
+    /// Waits until there is room for a piece, and its leaf is in memory, if it has one. A hole only
+    /// waits for checkpoints.
     async fn admit(&self, line: u32, piece: &Piece) -> Result<(), BlockError> {
+        let bytes = if piece.content.is_some() { piece.blocks * BLOCK_BYTES } else { 0 };
+        let in_vain = self.collected_in_vain.get();
         loop {
             self.check_usable()?;
             self.load_leaf(line, piece.block / LEAF_BLOCKS).await?;
-            if piece.content.is_none() {
-                return Ok(());
-            }
-            let (growth, space) = (self.growth(line, piece), self.space());
+            let growth = if bytes > 0 { self.growth(line, piece) } else { 0 };
+            let space = self.space();
             if growth > 0 && space.used() + growth > space.limit {
                 return Err(BlockError::NoSpace);
             }
-            let pending = self.pending.borrow().bytes;
-            let bytes = piece.blocks * BLOCK_BYTES;
+            let (pending, checkpoint) = (self.pending.borrow().bytes, self.coming_checkpoint_bytes());
             let is_crowded = pending > 0 && pending + bytes > self.tuning.pending_bytes_max;
-            let is_dirty = self.trees.borrow().dirty_leaves >= self.dirty_leaves_max();
-            if !is_crowded && !is_dirty && self.has_room_for(bytes) {
+            let is_dirty = checkpoint > 0 && checkpoint >= self.checkpoint_bytes() / 2;
+            let has_room = bytes == 0 || self.has_room_for(bytes);
+            if !is_crowded && !is_dirty && has_room {
                 return Ok(());
             }
-            self.is_waited_for.set(true);
+            // The first of two collections may have begun before.
+            if !has_room && self.collected_in_vain.get() >= in_vain + 2 {
+                return Err(BlockError::NoSpace);
+            }
+            self.waits_for_landing.set(self.waits_for_landing.get() || is_crowded || is_dirty);
+            self.waits_for_segments.set(self.waits_for_segments.get() || !has_room);
             self.work.raise();
             self.progress.changed().await;
         }
-    }
-
-    /// Whether the segments that users may fill have room for all pending writes and `more` bytes.
-    fn has_room_for(&self, more: u64) -> bool {
-        let queue = self.queue.borrow();
-        let needed = queue.bytes() + more;
-        let whole = (needed + needed / 64 + 2 * BLOCK_BYTES).next_multiple_of(self.grid.unit_bytes);
-        let segments = self.segments.borrow();
-        let left = queue.open_segment().map_or(0, |open| segments.left(open));
-        let free = segments.free_count().saturating_sub(self.reserved_segments(segments.len()));
-        whole <= left + free as u64 * self.grid.segment_bytes
     }
 
     /// Bytes that a piece adds to the volume.

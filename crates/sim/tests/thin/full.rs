@@ -1,0 +1,122 @@
+//! Full pools: writes are refused, everything else goes on, and freed space is used again.
+
+use std::cell::RefCell;
+
+use drive::{Block, BlockError, Buf, BufMut, join_all};
+use sim::Sim;
+use sim::engine::*;
+
+use crate::model::{BLOCK, Model, content};
+use crate::pool::{Pool, create, group_of, open, volume_blocks};
+
+/// Writes blocks, and returns whether there was room.
+async fn has_room(pool: &Pool, model: &RefCell<Model>, line: u32, blocks: std::ops::Range<u64>) -> bool {
+    let version = model.borrow().version();
+    let bytes: Vec<u8> = blocks.clone().flat_map(|block| content(line, block, version)).collect();
+    model.borrow_mut().begin(line, blocks.clone(), version);
+    match pool.volumes[line as usize - 1].write(blocks.start * BLOCK, Buf::from(bytes), false).await {
+        Ok(()) => {
+            model.borrow_mut().end(line, blocks, version, false);
+            true
+        }
+        Err(BlockError::NoSpace) => false,
+        Err(error) => panic!("a write fails: {error}"),
+    }
+}
+
+/// Four writers fill both volumes until each was refused.
+async fn fill(pool: &Pool, model: &RefCell<Model>, step: u64) {
+    let quarter = pool.blocks / 2;
+    let writers = (0..4u64).map(|writer| async move {
+        let (line, start) = (1 + (writer / 2) as u32, writer % 2 * quarter);
+        let mut at = start;
+        while at < start + quarter && has_room(pool, model, line, at..(at + step).min(start + quarter)).await {
+            at += step;
+        }
+    });
+    join_all(writers).await;
+}
+
+fn used_share(pool: &Pool) -> (u64, u64) {
+    let space = pool.store.space();
+    (space.used(), space.limit)
+}
+
+#[test]
+fn a_full_pool_refuses_writes_and_does_everything_else() {
+    let shapes = every_level(4 * KIB);
+    for seed in seeds(shapes.len() as u64) {
+        let shape = shapes[seed as usize % shapes.len()];
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let mut group = group_of(&sim, &mut rng, shape);
+        let model = RefCell::new(Model::default());
+        let blocks = volume_blocks(&group);
+        let context = format!("seed {seed}, {shape}, strip {}", shape.strip_bytes);
+        sim.block_on(create(&group));
+        let mut pool = sim.block_on(open(&group, blocks));
+        for round in 0..1 + rng.index(2) {
+            sim.block_on(async {
+                fill(&pool, &model, 1 + rng.below(24)).await;
+                let (used, limit) = used_share(&pool);
+                assert!(used >= limit / 10 * 9, "{context}, round {round}: {used} of {limit} bytes are used");
+                pool.observe_all(&model, &context).await;
+                pool.store_flush(&model).await;
+                // Mapped blocks can be written again, as often as one likes.
+                let mapped: Vec<(u32, u64)> = model.borrow().mapped();
+                for _ in 0..mapped.len() / 3 {
+                    let &(line, block) = rng.pick(&mapped);
+                    assert!(
+                        has_room(&pool, &model, line, block..block + 1).await,
+                        "{context}: an overwrite is refused"
+                    );
+                }
+                pool.check_space();
+                // Discarded space can be used at once.
+                let (line, start) = (1 + rng.index(2) as u32, rng.below(blocks / 2));
+                let before = pool.store.space().used();
+                pool.punch(&model, line, start..start + blocks / 2, false).await;
+                let freed = (before - pool.store.space().used()) / BLOCK;
+                for block in start..start + freed / 2 {
+                    assert!(
+                        has_room(&pool, &model, line, block..block + 1).await,
+                        "{context}: freed space is not used"
+                    );
+                }
+                fill(&pool, &model, 1 + rng.below(24)).await;
+                pool.observe_all(&model, &context).await;
+                pool.check_space();
+            });
+            let shards = group.shards.len();
+            drop(pool);
+            model.borrow_mut().killed();
+            let drives = group.kill(&sim);
+            group = Group::open(&sim, drives, shards);
+            pool = sim.block_on(open(&group, blocks));
+            sim.block_on(pool.observe_all(&model, &format!("{context}, round {round}, killed")));
+        }
+    }
+}
+
+#[test]
+fn a_full_pool_takes_discards_and_flushes_only() {
+    let shape = every_level(4 * KIB)[10];
+    let sim = Sim::new(1);
+    let mut rng = sim.rng();
+    let group = group_of(&sim, &mut rng, shape);
+    let model = RefCell::new(Model::default());
+    sim.block_on(async {
+        create(&group).await;
+        let pool = open(&group, volume_blocks(&group)).await;
+        fill(&pool, &model, 7).await;
+        let volume = &pool.volumes[0];
+        let buf = BufMut::zeroed(BLOCK as usize);
+        assert!(volume.read(0, buf).await.is_ok() && volume.flush().await.is_ok());
+        // Many small discards, each of which is a record in the log and in a run.
+        let mapped: Vec<(u32, u64)> = model.borrow().mapped();
+        for &(line, block) in &mapped {
+            assert!(pool.volumes[line as usize - 1].discard(block * BLOCK, BLOCK).await.is_ok());
+        }
+        assert_eq!(pool.store.space().used(), pool.store.space().segments.live_nodes);
+    });
+}

@@ -1,0 +1,100 @@
+//! The content that volumes have by what was answered.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+pub const BLOCK: u64 = 4096;
+
+/// The content of a block: its line, number and version, or zeroes.
+pub fn content(line: u32, block: u64, version: u64) -> Vec<u8> {
+    if version == 0 {
+        return vec![0; BLOCK as usize];
+    }
+    let mut bytes = Vec::with_capacity(BLOCK as usize);
+    for word in 0..BLOCK / 32 {
+        [u64::from(line), block, version, word].iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+    }
+    bytes
+}
+
+/// The versions of a block that a read may give, from the last durable one on.
+#[derive(Debug, Clone, Default)]
+pub struct Versions {
+    /// Each with whether its request was answered with success.
+    entries: Vec<(u64, bool)>,
+}
+
+/// The state of all blocks. Requests on one block do not overlap in time.
+#[derive(Default)]
+pub struct Model {
+    blocks: BTreeMap<(u32, u64), Versions>,
+    next: Cell<u64>,
+}
+
+impl Model {
+    pub fn version(&self) -> u64 {
+        self.next.set(self.next.get() + 1);
+        self.next.get()
+    }
+
+    pub fn begin(&mut self, line: u32, blocks: std::ops::Range<u64>, version: u64) {
+        for block in blocks {
+            let versions = self.blocks.entry((line, block)).or_insert(Versions { entries: vec![(0, true)] });
+            versions.entries.push((version, false));
+        }
+    }
+
+    pub fn end(&mut self, line: u32, blocks: std::ops::Range<u64>, version: u64, durable: bool) {
+        for block in blocks {
+            let versions = self.blocks.get_mut(&(line, block)).expect("it was begun");
+            let last = versions.entries.last_mut().expect("it was begun");
+            assert_eq!(last.0, version);
+            last.1 = true;
+            if durable {
+                versions.entries = vec![*last];
+            }
+        }
+    }
+
+    /// A flush was answered, during which no other request was under way.
+    pub fn flushed(&mut self) {
+        for versions in self.blocks.values_mut() {
+            let done = versions.entries.iter().rposition(|(_, done)| *done).expect("the first one is");
+            versions.entries.drain(..done);
+        }
+    }
+
+    /// The process was killed: what was answered is there.
+    pub fn killed(&mut self) {
+        self.flushed();
+    }
+
+    /// A read gave this content. From now on it is the only one.
+    pub fn observe(&mut self, line: u32, block: u64, bytes: &[u8], context: &str) {
+        let none = Versions { entries: vec![(0, true)] };
+        let versions = self.blocks.get(&(line, block)).unwrap_or(&none).entries.clone();
+        let seen = versions.iter().find(|(version, _)| *bytes == content(line, block, *version));
+        let found = || {
+            let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("8 bytes"));
+            format!("line {}, block {}, version {}", word(0), word(1), word(2))
+        };
+        let (version, _) = seen.unwrap_or_else(|| {
+            panic!("{context}: line {line}, block {block} has {}, and not one of {versions:?}", found())
+        });
+        self.blocks.insert((line, block), Versions { entries: vec![(*version, true)] });
+    }
+
+    /// The versions that a read may give without a crash.
+    pub fn readable(&self, line: u32, block: u64) -> Vec<u64> {
+        let Some(versions) = self.blocks.get(&(line, block)) else { return vec![0] };
+        let done = versions.entries.iter().rposition(|(_, done)| *done).expect("the first one is");
+        versions.entries[done..].iter().map(|(version, _)| *version).collect()
+    }
+
+    /// The blocks whose last answered request wrote content, and that no request is under way on.
+    pub fn mapped(&self) -> Vec<(u32, u64)> {
+        let is_mapped =
+            |versions: &Versions| versions.entries.last().is_some_and(|(version, done)| *done && *version > 0);
+        self.blocks.iter().filter(|(_, versions)| is_mapped(versions)).map(|(place, _)| *place).collect()
+    }
+}
