@@ -4,8 +4,8 @@
 //! Invariants of a [`Catalogue`] (verified by [`Catalogue::check`]):
 //! 1. Names of volumes are valid and unique; identities of volumes and exports are unique and below
 //!    `next_id`.
-//! 2. Extents are whole blocks within the group and do not overlap. The extents of a volume hold
-//!    exactly its size rounded up to a block.
+//! 2. Extents are whole blocks within the group and do not overlap. The extents of a direct volume
+//!    hold exactly its size rounded up to a block. A thin volume has none: it is in the thin pool.
 //! 3. Each export belongs to a volume of the catalogue, and no export is listed twice.
 //! 4. Reservations belong to a volume of the catalogue and obey the rules of NVMe.
 //! 5. Limits belong to a volume or an export of the catalogue, and have values that can be
@@ -27,6 +27,9 @@ mod tls_keys;
 use serde::{Deserialize, Serialize};
 
 use crate::superblock::check_name;
+use crate::thin::BLOCKS_MAX;
+use crate::thin::line::LINE_MAX;
+use crate::thin::segment::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::{BLOCK, COUNTER_MAX};
 
 pub use error::CatalogueError;
@@ -69,6 +72,9 @@ pub struct Catalogue {
     /// TLS keys of NVMe hosts. Omitted if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tls_keys: Vec<TlsKeyRecord>,
+    /// The space of all thin volumes. Omitted if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thin: Option<ThinPoolRecord>,
 }
 
 /// Most requests that a queue of a block device takes at the same time.
@@ -102,6 +108,18 @@ pub struct VolumeRecord {
 pub enum VolumeKind {
     /// In place: each address of the volume has a fixed place in the group.
     Direct,
+    /// In the thin pool. The volume's identity is the number of its [line](crate::thin::line).
+    Thin,
+}
+
+/// The space of the thin volumes of a group, with a thin store ([`crate::thin`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThinPoolRecord {
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// The extents of the pool. The first one has the store's anchors.
+    pub extents: Vec<ExtentRecord>,
 }
 
 /// A range of the group's logical space.
@@ -235,19 +253,25 @@ impl Default for Catalogue {
             limits: Vec::new(),
             secrets: Vec::new(),
             tls_keys: Vec::new(),
+            thin: None,
         }
     }
 }
 
 impl Catalogue {
     /// The oldest format version that can hold this catalogue: 1 for volumes and NBD exports alone,
-    /// else 2. Version 2 needs [`crate::Features::CATALOGUE_2`] in the superblocks first.
+    /// 3 with a thin pool, else 2. A later version needs a bit in the superblocks first:
+    /// [`crate::Features::CATALOGUE_2`], [`crate::Features::THIN`].
     pub fn version(&self) -> u32 {
         let only_nbd = self.exports.iter().all(|export| matches!(export.kind, ExportKind::Nbd { .. }));
         let is_plain = is_default(&self.settings) && is_default(&self.scrub);
         let is_plain = is_plain && self.reservations.is_empty() && self.limits.is_empty();
         let is_plain = is_plain && self.secrets.is_empty() && self.tls_keys.is_empty();
-        if only_nbd && is_plain { 1 } else { 2 }
+        match (only_nbd && is_plain, &self.thin) {
+            (_, Some(_)) => 3,
+            (true, None) => 1,
+            (false, None) => 2,
+        }
     }
 
     /// Verifies the invariants for a group of `capacity_bytes`.
@@ -258,7 +282,10 @@ impl Catalogue {
         self.check_ids()?;
         self.check_names()?;
         for volume in &self.volumes {
-            check_extents_of(volume, capacity_bytes)?;
+            self.check_size_of(volume, capacity_bytes)?;
+        }
+        if let Some(pool) = &self.thin {
+            check_pool(pool, capacity_bytes)?;
         }
         self.check_overlap()?;
         self.check_exports()?;
@@ -293,8 +320,30 @@ impl Catalogue {
         }
     }
 
+    fn check_size_of(&self, volume: &VolumeRecord, capacity: u64) -> Result<(), CatalogueError> {
+        let (size, name) = (volume.size_bytes, || volume.name.clone());
+        if size == 0 {
+            return Err(CatalogueError::NoSize { volume: name() });
+        }
+        let extents = extents_bytes(&format!("of volume {:?}", volume.name), &volume.extents, capacity)?;
+        let is_right = match volume.kind {
+            VolumeKind::Direct => size.checked_next_multiple_of(BLOCK as u64) == Some(extents),
+            VolumeKind::Thin => {
+                let is_possible = size <= BLOCKS_MAX * BLOCK as u64 && volume.id <= u64::from(LINE_MAX);
+                volume.extents.is_empty() && self.thin.is_some() && is_possible
+            }
+        };
+        if is_right { Ok(()) } else { Err(CatalogueError::Size { volume: name(), extents, size }) }
+    }
+
+    /// All extents in use: of direct volumes, and of the thin pool.
+    pub fn extents(&self) -> impl Iterator<Item = &ExtentRecord> {
+        let pool = self.thin.iter().flat_map(|pool| &pool.extents);
+        self.volumes.iter().flat_map(|volume| &volume.extents).chain(pool)
+    }
+
     fn check_overlap(&self) -> Result<(), CatalogueError> {
-        let mut extents: Vec<&ExtentRecord> = self.volumes.iter().flat_map(|volume| &volume.extents).collect();
+        let mut extents: Vec<&ExtentRecord> = self.extents().collect();
         extents.sort_unstable_by_key(|extent| extent.start_byte);
         match extents.windows(2).find(|pair| pair[1].start_byte - pair[0].start_byte < pair[0].len_bytes) {
             Some(pair) => Err(CatalogueError::Overlap { at: pair[1].start_byte }),
@@ -303,24 +352,25 @@ impl Catalogue {
     }
 }
 
-fn check_extents_of(volume: &VolumeRecord, capacity: u64) -> Result<(), CatalogueError> {
-    const BLOCK_BYTES: u64 = BLOCK as u64;
-    if volume.size_bytes == 0 {
-        return Err(CatalogueError::NoSize { volume: volume.name.clone() });
-    }
-    let mut extents_bytes = 0u64;
-    for &ExtentRecord { start_byte: start, len_bytes: len } in &volume.extents {
-        let whole = len > 0 && start.is_multiple_of(BLOCK_BYTES) && len.is_multiple_of(BLOCK_BYTES);
+fn check_pool(pool: &ThinPoolRecord, capacity: u64) -> Result<(), CatalogueError> {
+    extents_bytes("of the thin pool", &pool.extents, capacity)?;
+    let is_possible = pool.segment_bytes.is_multiple_of(BLOCK as u64)
+        && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&pool.segment_bytes)
+        && !pool.extents.is_empty();
+    if is_possible { Ok(()) } else { Err(CatalogueError::ThinPool { segment_bytes: pool.segment_bytes }) }
+}
+
+/// The sum of these extents, if they are whole blocks within the group.
+fn extents_bytes(of: &str, extents: &[ExtentRecord], capacity: u64) -> Result<u64, CatalogueError> {
+    let mut sum = 0u64;
+    for &ExtentRecord { start_byte: start, len_bytes: len } in extents {
+        let whole = len > 0 && start.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK as u64);
         if !whole || start > capacity || len > capacity - start {
-            return Err(CatalogueError::Extent { volume: volume.name.clone(), start, len, capacity });
+            return Err(CatalogueError::Extent { of: of.to_owned(), start, len, capacity });
         }
-        extents_bytes = extents_bytes.saturating_add(len);
+        sum = sum.saturating_add(len);
     }
-    let size = volume.size_bytes;
-    if size.checked_next_multiple_of(BLOCK_BYTES) != Some(extents_bytes) {
-        return Err(CatalogueError::Size { volume: volume.name.clone(), extents: extents_bytes, size });
-    }
-    Ok(())
+    Ok(sum)
 }
 
 #[cfg(test)]
@@ -372,6 +422,7 @@ mod tests {
             limits: Vec::new(),
             secrets: Vec::new(),
             tls_keys: Vec::new(),
+            thin: None,
         }
     }
 

@@ -153,7 +153,11 @@ pub struct Features {
 impl Features {
     /// Every bit that this program knows.
     pub const KNOWN: Features = Features {
-        incompatible: Features::LOG | Features::CHECKSUMS | Features::CATALOGUE_2 | Features::INTENT_LOG,
+        incompatible: Features::LOG
+            | Features::CHECKSUMS
+            | Features::CATALOGUE_2
+            | Features::INTENT_LOG
+            | Features::THIN,
         read_only_compatible: 0,
         compatible: 0,
     };
@@ -174,6 +178,11 @@ impl Features {
     /// Incompatible: the second half of the log's rings belongs to the [intent
     /// log](crate::intent_log). The bit is set before its first frame is written, and stays set.
     pub const INTENT_LOG: u64 = 1 << 3;
+
+    /// Incompatible: catalogues may be of version 3, and the group may have [thin
+    /// volumes](crate::thin). The bit is set before the first such catalogue is written, and stays
+    /// set.
+    pub const THIN: u64 = 1 << 4;
 }
 
 /// Identity and state of a drive and of its array.

@@ -49,6 +49,7 @@ mod remote;
 mod rng;
 mod target;
 mod task;
+pub mod thin;
 mod trace;
 mod world;
 

@@ -355,9 +355,7 @@ impl<E: Env> ArrayShard<E> {
             bytes.resize(slot_bytes as usize, 0);
         }
         let bytes = BufMut::copy_of(&bytes).freeze();
-        if catalogue.version() > 1 {
-            self.announce_catalogue_2().await?;
-        }
+        self.announce_catalogue(catalogue.version()).await?;
         leader.catalogue_version.set(version);
         self.write_everywhere(catalogue_slot_offset(&leader.layout, sequence % 2), bytes, false).await?;
         self.flush_members().await?;
@@ -369,16 +367,21 @@ impl<E: Env> ArrayShard<E> {
 }
 
 impl<E: Env> ArrayShard<E> {
-    /// Makes the superblocks say that the catalogue is not for readers of version 1, before such a
-    /// catalogue exists.
-    async fn announce_catalogue_2(self: &Rc<Self>) -> Result<(), BlockError> {
+    /// Makes the superblocks say that the catalogue is not for older readers, before there is such a
+    /// catalogue.
+    async fn announce_catalogue(self: &Rc<Self>, version: u32) -> Result<(), BlockError> {
+        let needed = match version {
+            1 => return Ok(()),
+            2 => Features::CATALOGUE_2,
+            _ => Features::CATALOGUE_2 | Features::THIN,
+        };
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
         let before = leader.superblock.borrow().features.incompatible;
-        if before & Features::CATALOGUE_2 != 0 {
+        if before & needed == needed {
             return Ok(());
         }
-        leader.superblock.borrow_mut().features.incompatible = before | Features::CATALOGUE_2;
+        leader.superblock.borrow_mut().features.incompatible = before | needed;
         let result = self.commit(self.state()).await;
         if result.is_err() {
             leader.superblock.borrow_mut().features.incompatible = before;

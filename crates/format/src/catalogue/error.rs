@@ -33,10 +33,10 @@ pub enum CatalogueError {
         volume: String,
     },
     /// An extent that is empty, not whole blocks, or outside the group.
-    #[error("the extent {start}+{len} of volume {volume:?} is not of whole blocks within {capacity} bytes")]
+    #[error("the extent {start}+{len} {of} is not of whole blocks within {capacity} bytes")]
     Extent {
-        /// Name of the volume.
-        volume: String,
+        /// `of volume NAME`, or `of the thin pool`.
+        of: String,
         /// Start of the extent, in bytes.
         start: u64,
         /// Length of the extent, in bytes.
@@ -50,7 +50,14 @@ pub enum CatalogueError {
         /// First shared byte.
         at: u64,
     },
-    /// The extents of a volume do not hold its size rounded up to a block.
+    /// The thin pool has no extents, or segments of an impossible size.
+    #[error("a thin pool with segments of {segment_bytes} bytes is not possible")]
+    ThinPool {
+        /// Bytes of a segment.
+        segment_bytes: u64,
+    },
+    /// The extents of a volume do not hold its size rounded up to a block, or a thin volume has
+    /// extents, no pool, or an impossible size.
     #[error("the extents of volume {volume:?} hold {extents} bytes, its size is {size}")]
     Size {
         /// Name of the volume.

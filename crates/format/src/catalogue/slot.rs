@@ -22,7 +22,7 @@ pub const CATALOGUE_SLOTS: u64 = 2;
 
 /// Newest version of the catalogue format that this crate reads. It writes the oldest version that
 /// can hold the content: see [`Catalogue::version`].
-pub const CATALOGUE_VERSION: u32 = 2;
+pub const CATALOGUE_VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"PurlinCT";
 

@@ -6,8 +6,8 @@ use drive::{Block, BlockError, Buf, BufMut, join_all};
 use sim::Sim;
 use sim::engine::*;
 
-use crate::model::{BLOCK, Model, content};
 use crate::pool::{Pool, create, group_of, open, volume_blocks};
+use sim::thin::{BLOCK, Model, content};
 
 /// Writes blocks, and returns whether there was room.
 async fn has_room(pool: &Pool, model: &RefCell<Model>, line: u32, blocks: std::ops::Range<u64>) -> bool {

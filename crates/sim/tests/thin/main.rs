@@ -1,18 +1,19 @@
 //! Thin volumes over a real group: random programs beside a model, power cuts, kills, full pools,
 //! lost members.
 
+mod crashes;
+mod damage;
 mod full;
-mod model;
 mod pool;
 
 use std::cell::RefCell;
 
 use drive::{Block, Buf, BufMut, join_all};
 use sim::engine::*;
+use sim::thin::Model;
 use sim::{Rng, Sim, SimEnv};
 use volume::thin::{ArrayBacking, Thin};
 
-use crate::model::Model;
 use crate::pool::{create, group, open, reopen, volume_blocks};
 
 #[test]

@@ -9,7 +9,7 @@ use sim::engine::*;
 use sim::{Rng, Sim, SimDrive, SimEnv};
 use volume::thin::{ArrayBacking, Grid, Thin, ThinStore, Tuning};
 
-use crate::model::{BLOCK, Model, content};
+use sim::thin::{BLOCK, Model, content};
 
 pub type Store = Rc<ThinStore<ArrayBacking<SimEnv>>>;
 
@@ -54,12 +54,13 @@ pub fn extents(group: &Group) -> Vec<ExtentRecord> {
 }
 
 pub const ARRAY: [u8; 16] = [5; 16];
+pub const KEY: [u8; 16] = [9; 16];
 
 pub async fn create(group: &Group) {
     assert!(group.leader().add_intent_log().await.is_ok());
     let (grid, backing) = (small_grid(group), ArrayBacking::new(group.env.clone(), group.leader().clone()));
     let extents = extents(group);
-    ThinStore::create(&backing, Uuid::from_bytes(ARRAY), [9; 16], grid, &extents).await.expect("a store is made");
+    ThinStore::create(&backing, Uuid::from_bytes(ARRAY), KEY, grid, &extents).await.expect("a store is made");
 }
 
 pub async fn open(group: &Group, blocks: u64) -> Pool {
@@ -105,7 +106,7 @@ impl Pool {
     }
 
     /// Reads everything, and takes what is there for the only content.
-    pub async fn observe_all(&self, model: &RefCell<Model>, context: &str) {
+    pub async fn observe_all(&self, model: &RefCell<Model>, context: &dyn std::fmt::Display) {
         for line in 1..=2u32 {
             let mut at = 0;
             while at < self.blocks {

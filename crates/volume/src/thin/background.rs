@@ -35,6 +35,10 @@ impl<B: Backing> ThinStore<B> {
         if changes >= self.tuning.changes_max || is_dirty {
             self.checkpoint().await?;
         }
+        let space = self.space();
+        if space.used() + space.limit / 8 > space.limit {
+            self.want_space();
+        }
         if self.waits_for_segments.take() && self.missing_segments(false) > 0 {
             self.collect_for_writes().await?;
         } else {

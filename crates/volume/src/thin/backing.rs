@@ -31,6 +31,9 @@ pub trait Backing: 'static {
     /// How much of a range is allocated.
     fn allocated(&self, address: u64, len: u64) -> Allocated;
 
+    /// Whether the redundancy is reduced.
+    fn is_degraded(&self) -> bool;
+
     /// Begins frames of a new generation.
     ///
     /// # Errors
@@ -133,6 +136,10 @@ impl<E: Env> Backing for ArrayBacking<E> {
             (true, false) => Allocated::Some,
             (false, _) => Allocated::Nothing,
         }
+    }
+
+    fn is_degraded(&self) -> bool {
+        self.array.is_degraded()
     }
 
     fn begin_intents(&self, generation: u64) -> Result<(), BlockError> {

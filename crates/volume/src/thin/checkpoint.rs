@@ -65,7 +65,10 @@ struct NodeWriter {
 
 impl<B: Backing> ThinStore<B> {
     /// Makes a checkpoint, and then discards the segments that it frees.
-    pub(super) async fn checkpoint(self: &Rc<Self>) -> Result<(), BlockError> {
+    ///
+    /// # Errors
+    /// [`BlockError`]. The store is useless then.
+    pub async fn checkpoint(self: &Rc<Self>) -> Result<(), BlockError> {
         while !claim(&self.checkpointing) {
             self.progress.changed().await;
         }
@@ -82,6 +85,7 @@ impl<B: Backing> ThinStore<B> {
         self.check_usable()?;
         let covered = self.pending.borrow().lowest().unwrap_or(self.next_sequence.get()) - 1;
         let FrozenCheckpoint { anchor, runs, freed } = self.freeze(covered)?;
+        self.check_usable()?;
         let written: u64 = runs.iter().map(|(_, data)| data.len() as u64).sum();
         let writes = runs.into_iter().map(|(address, data)| self.backing.write(address, data, false));
         join_all(writes.collect::<Vec<_>>()).await.into_iter().collect::<Result<(), _>>()?;

@@ -65,6 +65,15 @@ impl<B: Backing> ThinStore<B> {
         Ok(())
     }
 
+    /// Collects a round of segments, even if none is missing.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the store has failed.
+    pub async fn collect_once(self: &Rc<Self>) -> Result<(), BlockError> {
+        let all = self.segments.borrow().len();
+        self.collect_segments(&self.victims(all)).await
+    }
+
     /// Collects before writes have to wait, as long as that gains something.
     pub(super) async fn collect_early(self: &Rc<Self>) -> Result<(), BlockError> {
         while self.missing_segments(true) > 0 {

@@ -68,6 +68,12 @@ impl MapLeaf {
         changes
     }
 
+    /// Unmaps everything. Returns what became garbage.
+    pub fn clear_all(&mut self) -> LiveChanges {
+        let freed = |entry: &MapEntry| (entry.stored.address, -(entry.live_bytes() as i64));
+        std::mem::take(&mut self.entries).iter().map(freed).collect()
+    }
+
     /// Maps the used blocks of an entry, which are unmapped. Returns what became live.
     pub fn insert(&mut self, entry: MapEntry) -> (u64, i64) {
         debug_assert_eq!(self.mapped(entry.first / WINDOW_BLOCKS as u8) & used_in_window(&entry), 0);

@@ -28,7 +28,7 @@
 //! Free segments are kept for the collector and for checkpoints, so that a full store still works
 //! (`space`).
 //!
-//! Still missing: compression, snapshots, and deletion of a volume.
+//! Still missing: compression and snapshots.
 //!
 //! A store lives on one shard. The bytes are those of [`format::thin`].
 //!
@@ -40,6 +40,7 @@ mod checkpoint;
 mod collect;
 mod frames;
 mod grid;
+mod grow;
 mod leaf;
 mod pending;
 mod read;

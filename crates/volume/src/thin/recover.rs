@@ -169,6 +169,8 @@ impl<B: Backing> ThinStore<B> {
             work: Signal::default(),
             waits_for_landing: Cell::new(false),
             waits_for_segments: Cell::new(false),
+            can_grow: Cell::new(false),
+            is_space_wanted: Cell::new(false),
             collected_in_vain: Cell::new(0),
             garbage_in_vain: Cell::new(None),
             failed: RefCell::default(),
@@ -237,10 +239,15 @@ impl<B: Backing> ThinStore<B> {
             }
             segments.add(*id, record);
         }
-        match records.is_empty() {
-            true => Ok(()),
-            false => Err(ThinError::Invalid { what: "segment record", field: "segment" }.into()),
+        if !records.is_empty() {
+            return Err(ThinError::Invalid { what: "segment record", field: "segment" }.into());
         }
+        let (own, trees) = (self.own_nodes.borrow(), self.trees.borrow());
+        let roots = trees.lines.values().filter_map(|line| line.root?.stored);
+        if !own.values().copied().chain(roots).all(|stored| segments.holds(stored, SegmentUse::Nodes)) {
+            return Err(ThinError::Invalid { what: "node", field: "place" }.into());
+        }
+        Ok(())
     }
 
     /// All writes that the checkpoint does not cover. Free segments that have none of them are

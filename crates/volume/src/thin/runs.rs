@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use drive::{BlockError, Buf, Env};
+use drive::{BlockError, Buf, Env, oneshot};
 use format::BLOCK;
 use format::thin::batch::{BATCH_HEAD_BYTES, BatchRecords, ContentCursor, encode_index};
 use format::thin::entry::{LEAF_BLOCKS, MapEntry};
@@ -183,6 +183,7 @@ impl<B: Backing> ThinStore<B> {
                 store.fail(&error);
             }
             store.progress.raise();
+            store.work.raise();
         });
         result
     }
@@ -278,13 +279,23 @@ impl<B: Backing> ThinStore<B> {
     }
 
     /// Makes every request durable that was acknowledged before.
-    pub(super) async fn flush(&self) -> Result<(), BlockError> {
+    pub(super) async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
         self.check_usable()?;
-        if self.unlogged.get() { self.make_durable().await } else { self.backing.flush_intents().await }
+        if !self.unlogged.get() {
+            return self.backing.flush_intents().await;
+        }
+        // In a task of its own: it has to end, even if nobody waits for it any more.
+        let (done, flushed) = oneshot();
+        let store = self.clone();
+        self.env().spawn(async move { done.send(store.make_durable().await) });
+        flushed.await.unwrap_or(Err(BlockError::Stopped))
     }
 
-    /// Writes all parts to runs that were accepted so far, and waits until they are in the map.
-    pub(super) async fn land_all(self: &Rc<Self>) -> Result<(), BlockError> {
+    /// Writes everything to runs that was accepted so far, and enters it into the map.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the store has failed.
+    pub async fn land_all(self: &Rc<Self>) -> Result<(), BlockError> {
         let last = self.next_sequence.get();
         loop {
             self.check_usable()?;

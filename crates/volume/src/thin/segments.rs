@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use format::thin::StoredRange;
 use format::thin::segment::{SEGMENTS_PER_LEAF, SegmentRecord, SegmentUse};
 
 use super::grid::Grid;
@@ -52,12 +53,21 @@ pub(super) struct SegmentTable {
     pub dirty: BTreeSet<u64>,
     live_data: u64,
     live_nodes: u64,
+    /// More became garbage than was live: the maps or the table are damaged.
+    pub is_damaged: bool,
 }
 
 impl SegmentTable {
     pub fn new(grid: Grid) -> SegmentTable {
-        let segments = BTreeMap::new();
-        SegmentTable { grid, segments, free: BTreeSet::new(), dirty: BTreeSet::new(), live_data: 0, live_nodes: 0 }
+        SegmentTable {
+            grid,
+            segments: BTreeMap::new(),
+            free: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            live_data: 0,
+            live_nodes: 0,
+            is_damaged: false,
+        }
     }
 
     /// Adds a segment. Its state follows from its record; a free one is yet to be discarded.
@@ -163,12 +173,21 @@ impl SegmentTable {
     /// Bytes at an address became live, or garbage.
     pub fn change_live(&mut self, address: u64, change: i64) {
         let record = &mut self.at(address).record;
-        let used_for = record.used_for;
-        record.live_bytes = record.live_bytes.checked_add_signed(change as i32).expect("no fragment is freed twice");
-        debug_assert!(record.live_bytes <= record.filled_bytes, "more is live than was written");
+        let (used_for, filled) = (record.used_for, record.filled_bytes);
+        let segment = record.live_bytes.checked_add_signed(change as i32).filter(|live| *live <= filled);
+        record.live_bytes = segment.unwrap_or(record.live_bytes);
         let live = self.live_of(used_for);
-        *live = live.checked_add_signed(change).expect("no fragment is freed twice");
+        let all = live.checked_add_signed(change);
+        *live = all.unwrap_or(*live);
+        self.is_damaged |= segment.is_none() || all.is_none();
         self.mark_dirty(self.grid.segment_of(address));
+    }
+
+    /// Whether a stored range lies in a segment with content of this kind.
+    pub fn holds(&self, stored: StoredRange, used_for: SegmentUse) -> bool {
+        let id = self.grid.segment_of(stored.address);
+        let end = stored.address + u64::from(stored.bytes);
+        end <= self.grid.start(id + 1) && self.get(id).is_some_and(|segment| segment.record.used_for == used_for)
     }
 
     pub fn mark_unreadable(&mut self, id: u64) {

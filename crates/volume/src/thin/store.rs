@@ -2,12 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use drive::{BlockError, BufMut, Env, Receiver, Sender};
 use format::thin::StoredRange;
 use format::thin::batch::StoreKey;
 use format::thin::node::{NodeId, decode_inner_node, decode_map_leaf};
+use format::thin::segment::SegmentUse;
 use format::{BLOCK, Uuid};
 
 use super::backing::Backing;
@@ -47,6 +48,9 @@ impl Default for Tuning {
         }
     }
 }
+
+/// The store's own metadata is damaged.
+pub(super) const DAMAGED: BlockError = BlockError::Lost { lost: 1, survives: 0 };
 
 /// A thin store on its shard. All thin volumes of a group are in one.
 pub struct ThinStore<B: Backing> {
@@ -88,7 +92,7 @@ pub struct ThinStore<B: Backing> {
     /// Resolves when those have ended, once later reads have another token.
     pub(super) readers_ended: RefCell<Receiver<()>>,
     /// Blocks that are read to be changed in part.
-    pub(super) partial: RefCell<Vec<Rc<super::write::PartialBlock>>>,
+    pub(super) partial: RefCell<Vec<Weak<super::write::PartialBlock>>>,
     /// Something has changed that a task may wait for.
     pub(super) progress: Signal,
     /// Background work is due.
@@ -97,6 +101,10 @@ pub struct ThinStore<B: Backing> {
     pub(super) waits_for_landing: Cell<bool>,
     /// A write waits for free segments.
     pub(super) waits_for_segments: Cell<bool>,
+    /// The group has more space.
+    pub(super) can_grow: Cell<bool>,
+    /// More space would be useful.
+    pub(super) is_space_wanted: Cell<bool>,
     /// How often the collector could gain nothing for writes that wait.
     pub(super) collected_in_vain: Cell<u64>,
     /// Garbage when the collector last gained nothing without being waited for.
@@ -137,6 +145,19 @@ pub struct ThinCounts {
     pub freed_segments: u64,
 }
 
+/// A node is being loaded. When that ends, even early, others that wait for it look again.
+struct Loading<'a> {
+    all: &'a RefCell<BTreeMap<NodeId, Vec<Sender<()>>>>,
+    id: NodeId,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        let waiting = self.all.borrow_mut().remove(&self.id);
+        drop(waiting);
+    }
+}
+
 impl<B: Backing> ThinStore<B> {
     pub(super) fn env(&self) -> &B::Env {
         self.backing.env()
@@ -159,6 +180,7 @@ impl<B: Backing> ThinStore<B> {
         match &*self.failed.borrow() {
             Some(error) => Err(error.clone()),
             None if self.is_stopping.get() => Err(BlockError::Stopped),
+            None if self.segments.borrow().is_damaged => Err(DAMAGED),
             None => Ok(()),
         }
     }
@@ -217,15 +239,14 @@ impl<B: Backing> ThinStore<B> {
             let _ = waits.await;
             return Ok(());
         }
+        let _loading = Loading { all: &self.loading, id };
         let readers = self.readers.borrow().clone();
         let result = self.read_node(id, stored).await;
         drop(readers);
-        let result = result.map(|content| {
+        result.map(|content| {
             self.trees.borrow_mut().loaded(id, content, self.generation.get());
             self.evict();
-        });
-        drop(self.loading.borrow_mut().remove(&id));
-        result
+        })
     }
 
     async fn read_node(&self, id: NodeId, stored: StoredRange) -> Result<NodeContent, BlockError> {
@@ -238,7 +259,18 @@ impl<B: Backing> ThinStore<B> {
                 NodeContent::Inner(list.into_iter().map(|(slot, record)| (slot, Child::of(record))).collect())
             })
         };
-        content.map_err(|_| BlockError::Lost { lost: 1, survives: 0 })
+        let content = content.map_err(|_| DAMAGED)?;
+        let segments = self.segments.borrow();
+        let is_possible = match &content {
+            NodeContent::Leaf(leaf) => {
+                leaf.entries().iter().all(|entry| segments.holds(entry.stored, SegmentUse::Data))
+            }
+            NodeContent::Inner(children) => {
+                let mut stored = children.values().filter_map(|child| child.stored);
+                stored.all(|stored| segments.holds(stored, SegmentUse::Nodes))
+            }
+        };
+        if is_possible { Ok(content) } else { Err(DAMAGED) }
     }
 
     /// The bytes of a stored range. Whole blocks are read.
@@ -259,7 +291,6 @@ impl<B: Backing> ThinStore<B> {
     pub(super) fn change_leaf(&self, line: u32, leaf: u64, change: impl FnOnce(&mut MapLeaf) -> LiveChanges) {
         let changes = self.trees.borrow_mut().change(line, leaf, change);
         let mut segments = self.segments.borrow_mut();
-        // A fragment that moves is freed after its new copy is live.
-        changes.into_iter().rev().for_each(|(address, change)| segments.change_live(address, change));
+        changes.into_iter().for_each(|(address, change)| segments.change_live(address, change));
     }
 }

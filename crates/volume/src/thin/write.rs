@@ -148,10 +148,8 @@ impl<B: Backing> ThinStore<B> {
     ) -> Result<(), BlockError> {
         loop {
             let partial = Rc::new(PartialBlock { line, block, is_stale: Cell::new(false) });
-            self.partial.borrow_mut().push(partial.clone());
-            let written = self.change_block(line, block, from, bytes, fua, &partial).await;
-            self.partial.borrow_mut().retain(|other| !Rc::ptr_eq(other, &partial));
-            match written? {
+            self.partial.borrow_mut().push(Rc::downgrade(&partial));
+            match self.change_block(line, block, from, bytes, fua, &partial).await? {
                 Some(acknowledged) => return acknowledged.await.unwrap_or(Err(BlockError::Stopped)),
                 None => continue,
             }
@@ -194,7 +192,12 @@ impl<B: Backing> ThinStore<B> {
             let growth = if bytes > 0 { self.growth(line, piece) } else { 0 };
             let space = self.space();
             if growth > 0 && space.used() + growth > space.limit {
-                return Err(BlockError::NoSpace);
+                if !self.can_grow.get() {
+                    return Err(BlockError::NoSpace);
+                }
+                self.want_space();
+                self.progress.changed().await;
+                continue;
             }
             let (pending, checkpoint) = (self.pending.borrow().bytes, self.coming_checkpoint_bytes());
             let is_crowded = pending > 0 && pending + bytes > self.tuning.pending_bytes_max;
@@ -205,7 +208,10 @@ impl<B: Backing> ThinStore<B> {
             }
             // The first of two collections may have begun before.
             if !has_room && self.collected_in_vain.get() >= in_vain + 2 {
-                return Err(BlockError::NoSpace);
+                if !self.can_grow.get() {
+                    return Err(BlockError::NoSpace);
+                }
+                self.want_space();
             }
             self.waits_for_landing.set(self.waits_for_landing.get() || is_crowded || is_dirty);
             self.waits_for_segments.set(self.waits_for_segments.get() || !has_room);
@@ -235,10 +241,12 @@ impl<B: Backing> ThinStore<B> {
     fn accept(self: &Rc<Self>, line: u32, piece: Piece, fua: bool) -> Receiver<Result<(), BlockError>> {
         let sequence = self.take_sequence();
         let birth = self.trees.borrow().lines.get(&line).map_or(1, |line| line.epoch);
-        for partial in self.partial.borrow().iter().filter(|partial| partial.line == line) {
-            let is_hit = (piece.block..piece.block + piece.blocks).contains(&partial.block);
+        self.partial.borrow_mut().retain(|partial| {
+            let Some(partial) = partial.upgrade() else { return false };
+            let is_hit = partial.line == line && (piece.block..piece.block + piece.blocks).contains(&partial.block);
             partial.is_stale.set(partial.is_stale.get() | is_hit);
-        }
+            true
+        });
         let mut parts = Vec::new();
         let windows = split(piece.block, piece.blocks, WINDOW_BLOCKS);
         let most = self.part_blocks_max();

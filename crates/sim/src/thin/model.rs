@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
+/// Bytes of a block.
 pub const BLOCK: u64 = 4096;
 
 /// The content of a block: its line, number and version, or zeroes.
@@ -25,18 +27,20 @@ pub struct Versions {
 }
 
 /// The state of all blocks. Requests on one block do not overlap in time.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Model {
     blocks: BTreeMap<(u32, u64), Versions>,
     next: Cell<u64>,
 }
 
 impl Model {
+    /// A new version.
     pub fn version(&self) -> u64 {
         self.next.set(self.next.get() + 1);
         self.next.get()
     }
 
+    /// A request begins that gives blocks this version.
     pub fn begin(&mut self, line: u32, blocks: std::ops::Range<u64>, version: u64) {
         for block in blocks {
             let versions = self.blocks.entry((line, block)).or_insert(Versions { entries: vec![(0, true)] });
@@ -44,6 +48,7 @@ impl Model {
         }
     }
 
+    /// It was answered with success, and is durable then or not.
     pub fn end(&mut self, line: u32, blocks: std::ops::Range<u64>, version: u64, durable: bool) {
         for block in blocks {
             let versions = self.blocks.get_mut(&(line, block)).expect("it was begun");
@@ -64,13 +69,29 @@ impl Model {
         }
     }
 
+    /// The version of each block that was answered last, for [`Model::flushed_until`].
+    pub fn answered(&self) -> BTreeMap<(u32, u64), u64> {
+        let last =
+            |versions: &Versions| versions.entries.iter().rfind(|(_, done)| *done).map_or(0, |(version, _)| *version);
+        self.blocks.iter().map(|(place, versions)| (*place, last(versions))).collect()
+    }
+
+    /// A flush was answered that began when `before` was answered.
+    pub fn flushed_until(&mut self, before: &BTreeMap<(u32, u64), u64>) {
+        for (place, version) in before {
+            let versions = self.blocks.get_mut(place).expect("it was written");
+            let at = versions.entries.iter().rposition(|(other, _)| other == version).unwrap_or(0);
+            versions.entries.drain(..at);
+        }
+    }
+
     /// The process was killed: what was answered is there.
     pub fn killed(&mut self) {
         self.flushed();
     }
 
     /// A read gave this content. From now on it is the only one.
-    pub fn observe(&mut self, line: u32, block: u64, bytes: &[u8], context: &str) {
+    pub fn observe(&mut self, line: u32, block: u64, bytes: &[u8], context: &dyn Display) {
         let none = Versions { entries: vec![(0, true)] };
         let versions = self.blocks.get(&(line, block)).unwrap_or(&none).entries.clone();
         let seen = versions.iter().find(|(version, _)| *bytes == content(line, block, *version));

@@ -1,0 +1,338 @@
+//! Programs on thin volumes, and all of their crashes.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use drive::{Block, BlockError, Buf, BufMut, join_all, oneshot};
+use format::{ExtentRecord, Uuid};
+use volume::thin::{Grid, Thin, ThinStore, Tuning};
+
+use super::backing::{CHUNK_BYTES, Image, ModelGroup, Remains};
+use super::model::{BLOCK, Model, content};
+use crate::{Rng, Sim};
+
+const ARRAY: [u8; 16] = [5; 16];
+const KEY: [u8; 16] = [9; 16];
+
+/// Segments of the store.
+const SEGMENTS: u64 = 28;
+
+/// Blocks of each of the two volumes: two windows and a bit.
+const BLOCKS: u64 = 36;
+
+/// A crash in the recovery comes within so many events.
+const RECOVERY_EVENTS: u64 = 60;
+
+/// Small limits.
+const TUNING: Tuning = Tuning {
+    changes_max: 12,
+    checkpoint_bytes_max: 128 << 10,
+    cached_leaves_max: 1,
+    pending_bytes_max: 256 << 10,
+    run_bytes_max: 64 << 10,
+};
+
+/// A step of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Writes blocks of a volume, 1 or 2. With FUA or not.
+    Write(u32, Range<u64>, bool),
+    /// Discards blocks.
+    Discard(u32, Range<u64>),
+    /// Reads blocks.
+    Read(u32, Range<u64>),
+    /// Flushes.
+    Flush,
+    /// Enters all that is pending into the map.
+    Land,
+    /// Makes a checkpoint.
+    Checkpoint,
+    /// Collects segments.
+    Collect,
+}
+
+/// Groups of steps. The steps of a group run at the same time, and are on different blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    seed: u64,
+    is_kill: bool,
+    /// Stripes of a segment.
+    units: u64,
+    groups: Vec<Vec<Step>>,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let crash = if self.is_kill { "killed" } else { "power cuts" };
+        write!(f, "seed {}, {crash}, {} stripes per segment: {:?}", self.seed, self.units, self.groups)
+    }
+}
+
+impl Program {
+    /// A random program.
+    pub fn random(seed: u64) -> Program {
+        let mut rng = Rng::new(seed);
+        let is_kill = rng.chance(1, 4);
+        let units = 1 << rng.index(2);
+        let groups = (0..2 + rng.index(6)).map(|_| group(&mut rng));
+        Program { seed, is_kill, units, groups: groups.collect() }
+    }
+
+    fn grid(&self) -> Grid {
+        let unit_bytes = 2 * CHUNK_BYTES as u64;
+        Grid { segment_bytes: self.units * unit_bytes, unit_bytes }
+    }
+
+    fn extents(&self) -> [ExtentRecord; 1] {
+        [ExtentRecord { start_byte: 0, len_bytes: SEGMENTS * self.grid().segment_bytes }]
+    }
+}
+
+/// Steps at the same time: each has blocks of its own, and few blocks are used often.
+fn group(rng: &mut Rng) -> Vec<Step> {
+    let (mut steps, mut block) = (Vec::new(), rng.below(2));
+    let most = *rng.pick(&[1, 1, 2, 3, 5]);
+    while steps.len() < most && block < BLOCKS {
+        let line = 1 + rng.chance(1, 4) as u32;
+        let len = *rng.pick(&[1, 1, 2, 16, 32]);
+        let blocks = block..(block + len).min(BLOCKS);
+        let step = match rng.index(14) {
+            0..=5 => Step::Write(line, blocks.clone(), rng.chance(1, 4)),
+            6 => Step::Discard(line, blocks.clone()),
+            7 => Step::Read(line, blocks.clone()),
+            8 => Step::Flush,
+            9..=10 => Step::Land,
+            11..=12 => Step::Checkpoint,
+            _ => Step::Collect,
+        };
+        if matches!(step, Step::Write(..) | Step::Discard(..) | Step::Read(..)) {
+            block = blocks.end + rng.below(2);
+        }
+        steps.push(step);
+    }
+    steps
+}
+
+/// Numbers of a check.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Points in time at which a program was stopped.
+    pub crashes: u64,
+    /// Images that were recovered from.
+    pub recoveries: u64,
+}
+
+/// A store on a model of a group, and its volumes.
+struct Pool {
+    store: Rc<ThinStore<ModelGroup>>,
+    volumes: [Thin<ModelGroup>; 2],
+}
+
+async fn open(program: &Program, group: ModelGroup) -> Pool {
+    let (grid, extents) = (program.grid(), program.extents());
+    let store = ThinStore::open(group, Uuid::from_bytes(ARRAY), grid, &extents, TUNING).await;
+    let store = store.unwrap_or_else(|error| panic!("{program}: the store does not open: {error}"));
+    let volumes = [1, 2].map(|line| Thin::new(store.clone(), line, BLOCKS * BLOCK));
+    Pool { store, volumes }
+}
+
+impl Pool {
+    async fn perform(&self, step: &Step, model: &RefCell<Model>, flush_is_alone: bool) {
+        match step {
+            Step::Write(line, blocks, fua) => {
+                let version = model.borrow().version();
+                model.borrow_mut().begin(*line, blocks.clone(), version);
+                let bytes: Vec<u8> = blocks.clone().flat_map(|block| content(*line, block, version)).collect();
+                let volume = &self.volumes[*line as usize - 1];
+                match volume.write(blocks.start * BLOCK, Buf::from(bytes), *fua).await {
+                    Ok(()) => model.borrow_mut().end(*line, blocks.clone(), version, *fua),
+                    Err(BlockError::NoSpace) => {}
+                    Err(error) => panic!("a write fails: {error}"),
+                }
+            }
+            Step::Discard(line, blocks) => {
+                model.borrow_mut().begin(*line, blocks.clone(), 0);
+                let (volume, len) = (&self.volumes[*line as usize - 1], (blocks.end - blocks.start) * BLOCK);
+                volume.discard(blocks.start * BLOCK, len).await.expect("discards");
+                model.borrow_mut().end(*line, blocks.clone(), 0, false);
+            }
+            Step::Read(line, blocks) => {
+                let (volume, before) = (&self.volumes[*line as usize - 1], model.borrow().clone());
+                let buf = BufMut::zeroed(((blocks.end - blocks.start) * BLOCK) as usize);
+                let bytes = volume.read(blocks.start * BLOCK, buf).await.expect("readable");
+                for (block, bytes) in blocks.clone().zip(bytes.chunks(BLOCK as usize)) {
+                    let allowed = before.readable(*line, block);
+                    let is_right = allowed.iter().any(|version| *bytes == content(*line, block, *version));
+                    assert!(is_right, "line {line}, block {block} is none of {allowed:?}");
+                }
+            }
+            Step::Flush => {
+                let before = model.borrow().answered();
+                self.volumes[0].flush().await.expect("flushes");
+                if flush_is_alone {
+                    model.borrow_mut().flushed();
+                } else {
+                    model.borrow_mut().flushed_until(&before);
+                }
+            }
+            Step::Land => self.store.land_all().await.expect("lands"),
+            Step::Checkpoint => self.store.checkpoint().await.expect("makes a checkpoint"),
+            Step::Collect => self.store.collect_once().await.expect("collects"),
+        }
+    }
+
+    async fn run(&self, program: &Program, model: &RefCell<Model>) {
+        for group in &program.groups {
+            join_all(group.iter().map(|step| self.perform(step, model, group.len() == 1))).await;
+            self.check_space();
+        }
+    }
+
+    /// Reads everything.
+    async fn observe(&self, model: &mut Model, context: &dyn fmt::Display) {
+        for (line, volume) in (1..).zip(&self.volumes) {
+            let bytes = volume.read(0, BufMut::zeroed((BLOCKS * BLOCK) as usize)).await.expect("readable");
+            for (block, bytes) in (0..).zip(bytes.chunks(BLOCK as usize)) {
+                model.observe(line, block, bytes, context);
+            }
+        }
+    }
+
+    fn check_space(&self) {
+        let mapped = [1, 2].map(|line| self.store.mapped(line).1);
+        let sums = self.store.space().segments;
+        assert_eq!(sums.live_data, mapped[0] + mapped[1], "segments and maps agree");
+        assert_eq!(sums.total, sums.free + sums.live_data + sums.live_nodes + sums.garbage);
+    }
+}
+
+/// Runs `work` on a group until it ends or the group stops. Returns what is left if the group
+/// stopped, and the number of events.
+fn until_stop<F: Future<Output = ()>>(
+    (seed, image): (u64, Image),
+    (stop_at, is_kill): (u64, bool),
+    work: impl FnOnce(ModelGroup) -> F,
+) -> (Option<Remains>, u64) {
+    let sim = Sim::new(seed);
+    let (on_stop, stopped) = oneshot();
+    let group = ModelGroup::new(sim.env(), image, sim.rng(), (stop_at, is_kill), on_stop);
+    let remains = sim.block_on(async {
+        let (mut work, mut stopped) = (pin!(work(group.clone())), pin!(stopped));
+        poll_fn(|context| match stopped.as_mut().poll(context) {
+            Poll::Ready(left) => Poll::Ready(left.ok()),
+            Poll::Pending => work.as_mut().poll(context).map(|()| None),
+        })
+        .await
+    });
+    (remains, group.events())
+}
+
+/// Says where a panic was.
+struct Context<'a> {
+    program: &'a Program,
+    stop_at: u64,
+    recovery: u64,
+}
+
+impl fmt::Display for Context<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, stopped at event {}, recovery {}", self.program, self.stop_at, self.recovery)
+    }
+}
+
+impl Drop for Context<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{self}");
+        }
+    }
+}
+
+/// Runs a program, stops it at each of its events, and recovers.
+///
+/// # Panics
+/// If a recovered store does not have what it should.
+pub fn check(program: &Program) -> Counts {
+    let mut rng = Rng::new(program.seed);
+    let mut counts = Counts::default();
+    let empty = empty_store(program);
+    let run = |stop_at: u64, model: &RefCell<Model>| {
+        until_stop((program.seed, empty.clone()), (stop_at, program.is_kill), |group| async move {
+            open(program, group).await.run(program, model).await;
+        })
+    };
+    let (_, events) = run(u64::MAX, &RefCell::default());
+    for stop_at in 1..=events {
+        let model = RefCell::default();
+        let (remains, _) = run(stop_at, &model);
+        let remains = remains.expect("the group stops before the program ends");
+        let mut model = model.into_inner();
+        if program.is_kill {
+            model.killed();
+        }
+        counts.crashes += 1;
+        for image in remains.images(&mut rng) {
+            counts.recoveries += 1;
+            let context = Context { program, stop_at, recovery: counts.recoveries };
+            recover(&context, image, model.clone(), &mut rng);
+        }
+    }
+    counts
+}
+
+/// The group with an empty store.
+fn empty_store(program: &Program) -> Image {
+    let made = Cell::new(None);
+    let image = &made;
+    until_stop((program.seed, Image::default()), (u64::MAX, true), |group| async move {
+        let array = Uuid::from_bytes(ARRAY);
+        let created = ThinStore::create(&group, array, KEY, program.grid(), &program.extents()).await;
+        created.expect("a store is made");
+        image.set(Some(group.image()));
+    });
+    made.into_inner().expect("a store was made")
+}
+
+/// Recovers from an image, sometimes with another crash meanwhile, and looks whether all is there.
+/// Then goes on with it, to see that it is sound.
+fn recover(context: &Context, mut image: Image, mut model: Model, rng: &mut Rng) {
+    let program = context.program;
+    while rng.chance(1, 3) {
+        let stop_at = 1 + rng.below(RECOVERY_EVENTS);
+        let (remains, _) = until_stop((rng.next_u64(), image.clone()), (stop_at, false), |group| async move {
+            open(program, group).await;
+        });
+        let Some(remains) = remains else { break };
+        image = rng.pick(&remains.images(&mut Rng::new(stop_at))).clone();
+    }
+    let (seed, mut left) = (rng.next_u64(), None);
+    let blocks = rng.below(BLOCKS);
+    until_stop((seed, image), (u64::MAX, true), |group| {
+        let (model, left) = (&mut model, &mut left);
+        async move {
+            let pool = open(program, group.clone()).await;
+            pool.observe(model, context).await;
+            pool.check_space();
+            if seed.is_multiple_of(4) {
+                let model = RefCell::new(std::mem::take(model));
+                pool.perform(&Step::Write(1, 0..blocks + 1, false), &model, true).await;
+                pool.perform(&Step::Flush, &model, true).await;
+                pool.perform(&Step::Collect, &model, true).await;
+                *left = Some((group.image(), model.into_inner()));
+            }
+        }
+    });
+    if let Some((image, mut model)) = left {
+        until_stop((seed, image), (u64::MAX, true), |group| {
+            let model = &mut model;
+            async move {
+                open(program, group).await.observe(model, context).await;
+            }
+        });
+    }
+}

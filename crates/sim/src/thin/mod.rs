@@ -1,0 +1,14 @@
+//! Checks of thin volumes: programs on a model of a group, with a crash at each of their steps.
+//!
+//! - [`Model`]: the content that reads may give.
+//! - [`ModelGroup`]: a group that promises no more than it has to.
+//! - [`check`]: runs a [`Program`] once for each of its events, stops there, and recovers from every
+//!   state that may be left, at times with another crash in the recovery.
+
+mod backing;
+mod check;
+mod model;
+
+pub use backing::{Image, ModelGroup, Remains};
+pub use check::{Counts, Program, check};
+pub use model::{BLOCK, Model, Versions, content};
