@@ -100,6 +100,27 @@ pub struct Group {
     pub settings: GroupSettings,
     /// Last and next scrub.
     pub scrub: ScrubSchedule,
+    /// The pool of its thin volumes; `null` if there are none.
+    pub thin: Option<ThinPool>,
+}
+
+/// The space of the thin volumes of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ThinPool {
+    /// Bytes that it has from the group. It takes more when it needs more.
+    pub size_bytes: u64,
+    /// Bytes in use: content and maps, and what was accepted and is not stored yet.
+    pub used_bytes: u64,
+    /// Most bytes that may be in use. The rest is for garbage collection.
+    pub limit_bytes: u64,
+    /// Bytes of content.
+    pub data_bytes: u64,
+    /// Bytes of maps.
+    pub metadata_bytes: u64,
+    /// Bytes that garbage collection can free.
+    pub garbage_bytes: u64,
+    /// Bytes of free segments.
+    pub free_bytes: u64,
 }
 
 /// Health of a group.

@@ -55,7 +55,7 @@ pub use error::{ErrorBody, ErrorCode, ErrorDetail, Invalid};
 pub use export::{Export, ExportCreate, ExportList, ExportPlace, ExportTls, NvmeTcpCreate, Protocol, UblkCreate};
 pub use group::{
     Checksums, CrashSafety, Group, GroupAssemble, GroupCreate, GroupForget, GroupHealth, GroupList, GroupNotStarted,
-    GroupStop, Member, MemberFail, MemberReplace, MemberState, Spare, SpareAdd,
+    GroupStop, Member, MemberFail, MemberReplace, MemberState, Spare, SpareAdd, ThinPool,
 };
 pub use host::{Host, HostExport, HostList, HostShare, check_host};
 pub use host_key::{DhGroup, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet};
@@ -88,7 +88,7 @@ pub use size::{SizeError, format_bytes, format_bytes_exact, parse_bytes};
 pub use status::{Buffers, GroupStatus, ShardStatus, Status};
 pub use upgrade::{Upgrade, UpgradeRequest, UpgradeState};
 pub use visible::{is_obeyed, visible};
-pub use volume::{Volume, VolumeCreate, VolumeKind, VolumeList, VolumeUpdate, volume_bytes};
+pub use volume::{THIN_BYTES_MAX, Volume, VolumeCreate, VolumeKind, VolumeList, VolumeUpdate, volume_bytes};
 pub use wipe::{DriveWipe, WipedDrive};
 
 /// The path that every versioned route starts with.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Invalid, IoCounters, Limit, VolumeName, check_name};
+use crate::{Invalid, IoCounters, Limit, VolumeName, check_name, format_bytes};
 
 /// `GET /v1/volumes`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -29,8 +29,11 @@ pub struct Volume {
     pub kind: VolumeKind,
     /// Capacity in bytes.
     pub size_bytes: u64,
-    /// Bytes that were ever written and not discarded, in whole allocation chunks.
+    /// Bytes that were ever written and not discarded, in whole allocation chunks. Of a thin volume
+    /// in whole blocks of 4 KiB, without those of the last moment.
     pub used_bytes: u64,
+    /// Bytes that a thin volume takes of its pool, without its map; `null` of other volumes.
+    pub stored_bytes: Option<u64>,
     /// Identities of its exports.
     pub exports: Vec<String>,
     /// Traffic of clients.
@@ -45,6 +48,8 @@ pub struct Volume {
 pub enum VolumeKind {
     /// At a fixed place in its group.
     Direct,
+    /// In the pool of thin volumes of its group: it takes the space of what was written.
+    Thin,
     /// An imported Linux md array, read-only.
     Md,
     /// An imported namespace of another machine.
@@ -66,6 +71,9 @@ pub struct VolumeCreate {
     /// capacity.
     #[schema(minimum = 1)]
     pub size_bytes: u64,
+    /// Make a thin volume. It takes space when it is written, and may be larger than its group.
+    #[serde(default)]
+    pub thin: bool,
     /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
@@ -79,7 +87,12 @@ impl VolumeCreate {
     pub fn validate(&self) -> Result<(), Invalid> {
         check_name("group", &self.group)?;
         check_name("volume", &self.volume)?;
-        check_size(self.size_bytes)
+        check_size(self.size_bytes)?;
+        if self.thin && self.size_bytes > THIN_BYTES_MAX {
+            let most = format_bytes(THIN_BYTES_MAX);
+            return Err(Invalid::new(format!("a thin volume has at most {most}: give it a smaller size")));
+        }
+        Ok(())
     }
 
     /// Its full name.
@@ -95,6 +108,9 @@ const BLOCK_BYTES: u64 = 4096;
 pub fn volume_bytes(asked_bytes: u64) -> Option<u64> {
     asked_bytes.checked_next_multiple_of(BLOCK_BYTES)
 }
+
+/// Most bytes of a thin volume: its map has 2^40 blocks.
+pub const THIN_BYTES_MAX: u64 = BLOCK_BYTES << 40;
 
 fn check_size(size_bytes: u64) -> Result<(), Invalid> {
     if size_bytes == 0 {

@@ -14,13 +14,20 @@ pub enum VolumeCommand {
     #[command(after_help = "\
 Examples:
   purlin volume create tank/db --size 10GiB
-  purlin volume create tank/rest --size 100%")]
+  purlin volume create tank/rest --size 100%
+  purlin volume create tank/images --thin --size 10TiB
+
+A thin volume takes space of the group when it is written, and gives it back when it is discarded (fstrim). It may be larger
+than its group. When the group is full, writes get the no-space error; reads, discards and deletions go on.")]
     Create {
         /// Its name, GROUP/VOLUME
         name: VolumeName,
         /// Its capacity, or a share of the group's free space, such as 100%
         #[arg(long)]
         size: VolumeSize,
+        /// Take space when the volume is written, and not at once
+        #[arg(long)]
+        thin: bool,
         #[command(flatten)]
         dry_run: DryRun,
     },

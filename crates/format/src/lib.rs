@@ -45,8 +45,8 @@ pub use catalogue::{
     AnaRecord, CATALOGUE_SLOTS, CATALOGUE_VERSION, Catalogue, CatalogueError, DEVICE_DEPTH_MAX, ExportKind,
     ExportRecord, ExtentRecord, HeldRecord, LIMIT_BURST_MS, LIMIT_BYTES_PER_S, LIMIT_IOPS, LimitOf, LimitRecord,
     RegistrantRecord, ReservationRecord, SCRUB_EVERY_S_DEFAULT, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord,
-    SettingsRecord, SlotError, TlsFiles, TlsKeyRecord, TooLarge, VolumeKind, VolumeRecord, catalogue_slot_bytes,
-    catalogue_slot_offset, decode_slot, encode_slot,
+    SettingsRecord, SlotError, ThinPoolRecord, TlsFiles, TlsKeyRecord, TooLarge, VolumeKind, VolumeRecord,
+    catalogue_slot_bytes, catalogue_slot_offset, decode_slot, encode_slot,
 };
 pub use layout::{Layout, LayoutError, Region};
 pub use map::{

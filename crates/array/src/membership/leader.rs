@@ -367,8 +367,8 @@ impl<E: Env> ArrayShard<E> {
 }
 
 impl<E: Env> ArrayShard<E> {
-    /// Makes the superblocks say that the catalogue is not for older readers, before there is such a
-    /// catalogue.
+    /// Makes the superblocks say that the catalogue is not for older readers, before there is such
+    /// a catalogue.
     async fn announce_catalogue(self: &Rc<Self>, version: u32) -> Result<(), BlockError> {
         let needed = match version {
             1 => return Ok(()),

@@ -12,13 +12,13 @@ use crate::{Client, Failure, table};
 
 pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand) -> Result<(), Failure> {
     match command {
-        VolumeCommand::Create { name, size, dry_run } => {
+        VolumeCommand::Create { name, size, thin, dry_run } => {
             let dry_run = dry_run.dry_run;
             let size_bytes = match size {
                 VolumeSize::Bytes(bytes) => bytes,
                 VolumeSize::Share(share) => share.of(client.group(&name.group).await?.free_bytes)?,
             };
-            let request = VolumeCreate { group: name.group, volume: name.volume, size_bytes, dry_run };
+            let request = VolumeCreate { group: name.group, volume: name.volume, size_bytes, thin, dry_run };
             request.validate()?;
             show_changed(common, &client.volume_create(&request).await?, |volume| sized("created", volume))
         }

@@ -33,6 +33,7 @@ use api::ErrorCode;
 use export::{Budget, ExportState};
 use format::{ExportKind, ExportRecord};
 use runtime::{MailboxSender, Runtime, ShardEnv, ShardHandle, mailbox};
+use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
 use crate::engine::drives::arrivals::Known;
@@ -91,6 +92,8 @@ pub struct Engine {
     memory: Memory,
     sampler: Sampler,
     changes: tokio::sync::Mutex<()>,
+    /// Notified when the pool of thin volumes of a group wants more space.
+    thin_growth: Arc<Notify>,
     next_key: AtomicU64,
     started: Instant,
     clock: WallClock,
@@ -140,7 +143,8 @@ impl Engine {
         let budget = Budget::new(runtime::arena_stats().expect("the runtime has one").size_bytes as u64);
         let listeners = Listeners::new(shards.clone(), handover.clone(), names.clone(), budget.clone());
         listeners.refer(memory.load_referrals()?);
-        Ok(Arc::new(Engine {
+        let thin_growth = Arc::new(Notify::new());
+        let engine = Arc::new(Engine {
             names,
             listeners,
             devices: Devices::new(shards.clone(), budget),
@@ -161,10 +165,13 @@ impl Engine {
             memory,
             sampler: Sampler::default(),
             changes: tokio::sync::Mutex::new(()),
+            thin_growth: thin_growth.clone(),
             next_key: AtomicU64::new(1),
             started: Instant::now(),
             clock,
-        }))
+        });
+        tokio::spawn(Engine::grow_pools(Arc::downgrade(&engine), thin_growth));
+        Ok(engine)
     }
 
     /// Starts every remembered group and import whose drives are present, with its exports.
@@ -351,7 +358,15 @@ impl Engine {
         let uuid = found.assembly.superblock.array;
         let key = self.new_key();
         let warm_path = self.memory.warm_path(&uuid);
-        let mut group = group::start::start(&self.shards, &self.senders, key, requested, found, warm_path).await?;
+        let mut group = group::start::start(
+            &self.shards,
+            &self.senders,
+            key,
+            requested,
+            found,
+            (warm_path, self.thin_growth.clone()),
+        )
+        .await?;
         let served = match new_name {
             Some(name) => group.renamed(name).await.map(|renamed| group = renamed),
             None => Ok(()),

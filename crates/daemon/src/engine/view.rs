@@ -209,7 +209,7 @@ pub(crate) fn space(group: &Group, catalogue: &Catalogue) -> (volume::Space, Vec
         capacity_bytes: geometry.capacity(),
         align_bytes: geometry.stripe_data_bytes() * geometry.rows() * geometry.sets,
     };
-    (space, catalogue.volumes.iter().flat_map(|volume| volume.extents.iter().copied()).collect())
+    (space, catalogue.extents().copied().collect())
 }
 
 /// The time at which a group is looked at.
@@ -290,6 +290,21 @@ pub(crate) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
         io: io(&group_counters(group)),
         settings: settings::shown(&catalogue.settings),
         scrub,
+        thin: None,
+    }
+}
+
+/// The pool of thin volumes of a group.
+pub(crate) fn thin_pool(space: &volume::thin::ThinSpace) -> api::ThinPool {
+    let sums = &space.segments;
+    api::ThinPool {
+        size_bytes: sums.total,
+        used_bytes: space.used(),
+        limit_bytes: space.limit,
+        data_bytes: sums.live_data,
+        metadata_bytes: sums.live_nodes,
+        garbage_bytes: sums.garbage,
+        free_bytes: sums.free,
     }
 }
 
@@ -445,7 +460,12 @@ pub(crate) fn unassigned(unassigned: &Unassigned) -> api::Drive {
     }
 }
 
-pub(crate) fn volume(group: &Group, record: &format::VolumeRecord, used_bytes: u64) -> api::Volume {
+pub(crate) fn volume(
+    group: &Group,
+    record: &format::VolumeRecord,
+    used_bytes: u64,
+    stored_bytes: Option<u64>,
+) -> api::Volume {
     let exports = group.exports();
     let own = || exports.values().filter(|export| export.record.volume == record.id);
     let mut counters = Counters::default();
@@ -459,9 +479,13 @@ pub(crate) fn volume(group: &Group, record: &format::VolumeRecord, used_bytes: u
         volume: record.name.clone(),
         id: record.id,
         created_unix_s: record.created_unix_s,
-        kind: api::VolumeKind::Direct,
+        kind: match record.kind {
+            format::VolumeKind::Direct => api::VolumeKind::Direct,
+            format::VolumeKind::Thin => api::VolumeKind::Thin,
+        },
         size_bytes: record.size_bytes,
         used_bytes,
+        stored_bytes,
         exports: own().map(|export| export_id(group, export.record.id)).collect(),
         io: io(&counters),
         limit: limiter.limit().map(|limit| limits::shown(limit, limiter.waits())),

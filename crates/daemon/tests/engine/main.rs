@@ -33,3 +33,4 @@ mod settings;
 mod smart;
 mod stop;
 mod target;
+mod thin;

@@ -17,8 +17,13 @@ async fn filled(bench: &Bench, engine: &Engine, name: &str, level: Level, member
 
 /// Creates the volume `db` of a group, and fills it over NBD.
 async fn fill(bench: &Bench, engine: &Engine, group: &str, size_bytes: u32) {
-    let request =
-        VolumeCreate { group: group.into(), volume: "db".into(), size_bytes: size_bytes.into(), dry_run: false };
+    let request = VolumeCreate {
+        group: group.into(),
+        volume: "db".into(),
+        size_bytes: size_bytes.into(),
+        thin: false,
+        dry_run: false,
+    };
     engine.volume_create(request).await.unwrap();
     let socket = bench.directory.join(format!("{group}.nbd"));
     let address: NbdAddress = format!("unix:{}", socket.display()).parse().unwrap();

@@ -4,7 +4,7 @@ use format::{
     AnaRecord, Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level,
     LimitOf, LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role, Run,
     Runs, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock,
-    TlsFiles, Uuid, VolumeKind, VolumeRecord,
+    ThinPoolRecord, TlsFiles, Uuid, VolumeKind, VolumeRecord,
 };
 
 /// A UUID whose bytes count up from `first`.
@@ -122,6 +122,24 @@ pub fn catalogue() -> Catalogue {
         ],
         ..Catalogue::default()
     }
+}
+
+/// A catalogue of version 3: with a thin volume, and the pool of thin volumes.
+pub fn catalogue_with_thin_volumes() -> Catalogue {
+    let mut thin = catalogue();
+    thin.volumes.push(VolumeRecord {
+        id: 5,
+        name: "images".into(),
+        kind: VolumeKind::Thin,
+        size_bytes: 10 << 40,
+        created_unix_s: 1_800_000_005,
+        extents: Vec::new(),
+    });
+    let extents = vec![
+        ExtentRecord { start_byte: 5 << 30, len_bytes: 1 << 30 },
+        ExtentRecord { start_byte: 4 << 30, len_bytes: 1 << 30 },
+    ];
+    Catalogue { thin: Some(ThinPoolRecord { segment_bytes: 1 << 20, extents }), ..thin }
 }
 
 /// A catalogue of version 2 with a block device and every field of settings and scrub.

@@ -1,8 +1,8 @@
 //! No damage passes for a value: flipped bits, torn writes, anything at all.
 
 use crate::common::{
-    array, catalogue, catalogue_with_maintenance, map_block, superblock, superblock_of_a_spare,
-    superblock_with_checksums, uuid,
+    array, catalogue, catalogue_with_maintenance, catalogue_with_thin_volumes, map_block, superblock,
+    superblock_of_a_spare, superblock_with_checksums, uuid,
 };
 use format::{
     BLOCK, COUNTER_MAX, Catalogue, Layout, Level, MapBlock, MapError, Run, Runs, Shape, SlotError, Superblock,
@@ -140,11 +140,13 @@ fn blocks_of_another_array_or_version_are_refused_and_say_so() {
 
     let slot = encode_slot(&catalogue(), &array(), 5, SLOT_BYTES).unwrap();
     assert_eq!(decode_slot(&slot, &uuid(0)), Err(SlotError::OtherArray { array: array() }));
-    let later = resealed(slot.clone(), 8, &[3]);
-    assert_eq!(decode_slot(&later, &array()), Err(SlotError::UnknownVersion { found: 3 }));
+    let later = resealed(slot.clone(), 8, &[4]);
+    assert_eq!(decode_slot(&later, &array()), Err(SlotError::UnknownVersion { found: 4 }));
     // Version 1 has no maintenance settings and no scrub.
     let mislabelled = encode_slot(&catalogue_with_maintenance(), &array(), 5, SLOT_BYTES).unwrap();
     assert!(matches!(decode_slot(&resealed(mislabelled, 8, &[1]), &array()), Err(SlotError::Document { .. })));
+    let mislabelled = encode_slot(&catalogue_with_thin_volumes(), &array(), 5, SLOT_BYTES).unwrap();
+    assert!(matches!(decode_slot(&resealed(mislabelled, 8, &[2]), &array()), Err(SlotError::Document { .. })));
     let longer = resealed(slot, 40, &u32::MAX.to_le_bytes());
     assert_eq!(decode_slot(&longer, &array()), Err(SlotError::Length { len: u32::MAX }));
 }

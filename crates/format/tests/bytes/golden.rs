@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use crate::common::{
     array, catalogue, catalogue_with_access, catalogue_with_limits, catalogue_with_maintenance,
-    catalogue_with_reservations, catalogue_with_secrets, map_block, superblock, superblock_of_a_spare,
-    superblock_with_checksums,
+    catalogue_with_reservations, catalogue_with_secrets, catalogue_with_thin_volumes, map_block, superblock,
+    superblock_of_a_spare, superblock_with_checksums,
 };
 use format::intent_log::{IntentFrame, IntentHead, encode_intent_head, intent_frame_len};
 use format::{BLOCK, Catalogue, MapBlock, Superblock, decode_slot, encode_slot};
 
 /// Compares `bytes` with the golden image `name`, or writes it where that was asked for. Gives the
 /// image.
-fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
+pub fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("PURLIN_GOLDEN_WRITE").is_some() {
         std::fs::write(&path, bytes).expect("the golden image is written");
@@ -64,6 +64,9 @@ fn a_catalogue_is_the_golden_one_byte_for_byte() {
     let reached = catalogue_with_access();
     let image = golden("catalogue-ana.bin", &encode_slot(&reached, &array(), 47, 16 << 10).unwrap());
     assert_eq!(decode_slot(&image, &array()), Ok((47, reached)));
+    let thin = catalogue_with_thin_volumes();
+    let image = golden("catalogue-thin.bin", &encode_slot(&thin, &array(), 48, 16 << 10).unwrap());
+    assert_eq!(decode_slot(&image, &array()), Ok((48, thin)));
 }
 
 /// A reader of version 1 alone goes on reading what has nothing new to say.
@@ -71,6 +74,7 @@ fn a_catalogue_is_the_golden_one_byte_for_byte() {
 fn the_version_says_what_a_reader_must_know() {
     let version = |catalogue: &Catalogue| encode_slot(catalogue, &array(), 1, 16 << 10).unwrap()[8];
     assert_eq!((version(&catalogue()), version(&catalogue_with_maintenance())), (1, 2));
+    assert_eq!(version(&catalogue_with_thin_volumes()), 3);
 }
 
 #[test]

@@ -7,3 +7,4 @@ mod copies;
 mod damage;
 mod foreign;
 mod golden;
+mod thin;

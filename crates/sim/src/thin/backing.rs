@@ -100,7 +100,7 @@ fn place(address: u64) -> (u64, usize) {
     (address / CHUNK_BYTES as u64, (address % CHUNK_BYTES as u64) as usize)
 }
 
-/// What a stopped group leaves behind.
+/// The states that a stopped group may leave behind.
 #[derive(Clone)]
 pub struct Remains {
     /// All that is durable.

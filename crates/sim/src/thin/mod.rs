@@ -2,8 +2,8 @@
 //!
 //! - [`Model`]: the content that reads may give.
 //! - [`ModelGroup`]: a group that promises no more than it has to.
-//! - [`check`]: runs a [`Program`] once for each of its events, stops there, and recovers from every
-//!   state that may be left, at times with another crash in the recovery.
+//! - [`check`]: runs a [`Program`] once for each of its events, stops there, and recovers from
+//!   every state that may be left, at times with another crash in the recovery.
 
 mod backing;
 mod check;

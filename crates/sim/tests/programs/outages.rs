@@ -279,8 +279,8 @@ fn a_log_that_cannot_be_read_for_a_moment_during_a_recovery_costs_no_block() {
             Step::Work(vec![Ask { len: 384 << 10, ..write(0, false) }]),
             Step::Restart { without: vec![2], shards: 1 },
             Step::Work(vec![write(276 << 10, false), write(0, true), write(288 << 10, false), write(196 << 10, false)]),
-            Step::Outage { members: vec![0], how: Broken::Errors, at_start: true, after: 22, us: 973 },
-            Step::Crash { kind: CrashKind::PowerCut, after: 38, lost: vec![], again: vec![8] },
+            Step::Outage { members: vec![0], how: Broken::Errors, at_start: true, after: 29, us: 300 },
+            Step::Crash { kind: CrashKind::PowerCut, after: 38, lost: vec![], again: vec![16] },
         ];
         let program = program(seed, shape, Protection::plain(CrashSafety::Strict), 4096, steps);
         let setup = Setup { pace: Pace::Spikes, drive_bytes: 1 << 20, ..program.setup };

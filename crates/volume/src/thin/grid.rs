@@ -26,6 +26,12 @@ impl Grid {
         Grid { segment_bytes: least.div_ceil(band_bytes) * band_bytes, unit_bytes: geometry.whole_write_bytes() }
     }
 
+    /// The division of a store with segments of so many bytes. `None` if those are not whole bands.
+    pub fn of(geometry: &Geometry, segment_bytes: u64) -> Option<Grid> {
+        let is_possible = segment_bytes > 0 && segment_bytes.is_multiple_of(geometry.band_bytes());
+        is_possible.then(|| Grid { segment_bytes, unit_bytes: geometry.whole_write_bytes() })
+    }
+
     /// The segment with a byte of the group.
     pub fn segment_of(&self, address: u64) -> u64 {
         address / self.segment_bytes

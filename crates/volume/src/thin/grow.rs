@@ -43,18 +43,35 @@ impl<B: Backing> ThinStore<B> {
         self.progress.raise();
     }
 
-    /// Returns when the store needs more space, or has stopped.
-    pub async fn space_wanted(&self) {
-        while !self.is_space_wanted.get() && self.check_usable().is_ok() {
-            self.progress.changed().await;
-        }
+    /// Sets what is called when the store wants more space: once, until extents are added or
+    /// [`ThinStore::set_can_grow`] is called.
+    pub fn on_space_wanted(&self, notify: Box<dyn Fn()>) {
+        self.on_space_wanted.replace(Some(notify));
+    }
+
+    /// Whether more space would be useful, and the group may have some.
+    pub fn wants_space(&self) -> bool {
+        self.is_space_wanted.get()
     }
 
     /// Asks for more space, if there may be some.
     pub(super) fn want_space(&self) {
-        if self.can_grow.get() && !self.is_space_wanted.replace(true) {
-            self.progress.raise();
+        if self.can_grow.get()
+            && !self.is_space_wanted.replace(true)
+            && let Some(notify) = &*self.on_space_wanted.borrow()
+        {
+            notify();
         }
+    }
+
+    /// Frees all frames of the intent log: their content is in segments, durably, when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the store has failed.
+    pub async fn reclaim_all_intents(self: &Rc<Self>) -> Result<(), BlockError> {
+        self.land_all().await?;
+        self.make_durable().await
     }
 
     /// The lines of the store: of volumes that have content, or had.

@@ -60,4 +60,4 @@ pub use recover::OpenThinError;
 pub use segments::SegmentSums;
 pub use space::ThinSpace;
 pub use store::{ThinCounts, ThinStore, Tuning};
-pub use volume::Thin;
+pub use volume::{OPTIMAL_IO_BYTES, Thin};

@@ -171,6 +171,7 @@ impl<B: Backing> ThinStore<B> {
             waits_for_segments: Cell::new(false),
             can_grow: Cell::new(false),
             is_space_wanted: Cell::new(false),
+            on_space_wanted: RefCell::default(),
             collected_in_vain: Cell::new(0),
             garbage_in_vain: Cell::new(None),
             failed: RefCell::default(),

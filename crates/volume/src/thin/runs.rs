@@ -284,7 +284,7 @@ impl<B: Backing> ThinStore<B> {
         if !self.unlogged.get() {
             return self.backing.flush_intents().await;
         }
-        // In a task of its own: it has to end, even if nobody waits for it any more.
+        // In a task of its own: it has to end, even if the request is dropped.
         let (done, flushed) = oneshot();
         let store = self.clone();
         self.env().spawn(async move { done.send(store.make_durable().await) });

@@ -105,6 +105,7 @@ pub struct ThinStore<B: Backing> {
     pub(super) can_grow: Cell<bool>,
     /// More space would be useful.
     pub(super) is_space_wanted: Cell<bool>,
+    pub(super) on_space_wanted: RefCell<Option<Box<dyn Fn()>>>,
     /// How often the collector could gain nothing for writes that wait.
     pub(super) collected_in_vain: Cell<u64>,
     /// Garbage when the collector last gained nothing without being waited for.

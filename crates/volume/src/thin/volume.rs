@@ -8,6 +8,10 @@ use drive::{Block, BlockError, Buf, BufMut, Extent, Receiver, Sender, WriteZeroe
 use super::backing::Backing;
 use super::store::ThinStore;
 
+/// Fragments have at most so many bytes, so aligned writes of this length have the fewest map
+/// entries.
+pub const OPTIMAL_IO_BYTES: u32 = 64 << 10;
+
 /// Zeroes that have to take space are written in parts of so many bytes.
 const ZEROES_BYTES: usize = 1 << 20;
 
@@ -95,8 +99,7 @@ impl<B: Backing> Block for Thin<B> {
     }
 
     fn optimal_io_bytes(&self) -> u32 {
-        // Fragments are at most a window, so larger aligned writes have fewer map entries.
-        64 << 10
+        OPTIMAL_IO_BYTES
     }
 
     async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {

@@ -139,6 +139,10 @@ impl Engine {
         let (status, catalogue) = (group.status().await?, group.catalogue().await?);
         let mut seen = view::group(group, &status, &catalogue, &self.moment().await?);
         seen.warnings.extend(self.all_warnings(group, &status));
+        if catalogue.thin.is_some() {
+            seen.thin = group.thin_space().await?.as_ref().map(view::thin_pool);
+            seen.warnings.extend(group.thin_warning());
+        }
         Ok(seen)
     }
 
@@ -155,6 +159,10 @@ impl Engine {
     }
 
     pub(crate) async fn query_volume(&self, group: &Arc<Group>, record: &format::VolumeRecord) -> Answer<api::Volume> {
+        if record.kind == format::VolumeKind::Thin {
+            let (mapped, stored) = group.thin_bytes(record.id).await?;
+            return Ok(view::volume(group, record, mapped, Some(stored)));
+        }
         let extents = record.extents.clone();
         let used = group.lead(move |array| async move {
             let mut used = 0;
@@ -163,7 +171,7 @@ impl Engine {
             }
             used
         });
-        Ok(view::volume(group, record, used.await?))
+        Ok(view::volume(group, record, used.await?, None))
     }
 
     /// The record of a volume and its group.

@@ -25,6 +25,8 @@ pub(crate) mod served;
 pub(crate) mod shard;
 pub(crate) mod start;
 pub(crate) mod stopped;
+pub(crate) mod thin;
+pub(crate) mod thin_volume;
 pub(crate) mod volumes;
 pub(crate) mod wipe;
 
@@ -37,8 +39,9 @@ use api::ErrorCode;
 use array::{Array, AssembleError, DriveId, GroupStatus, JoinError, Refusal, Shared};
 use drive::{BlockError, Env};
 use export::{HostSecrets, Limiter, SharedNamespace};
-use format::{Catalogue, ExtentRecord, SettingsRecord, Uuid};
+use format::{Catalogue, ExtentRecord, SettingsRecord, Uuid, VolumeRecord};
 use runtime::{ShardEnv, ShardHandle};
+use tokio::sync::Notify;
 
 use crate::engine::drives::RequestedDrive;
 use crate::engine::errors::stopping;
@@ -99,6 +102,10 @@ pub(crate) struct GroupBody {
     catalogue_turn: tokio::sync::Mutex<()>,
     pub maintenance: Maintenance,
     pub presence: Mutex<Presence>,
+    /// Notified when the pool of thin volumes of any group wants more space.
+    thin_growth: Arc<Notify>,
+    /// Why the thin volumes could not be started.
+    thin_failure: Mutex<Option<String>>,
 }
 
 /// A drive that could not be used when its group was started.
@@ -238,6 +245,17 @@ impl Group {
         self.lead(move |array| async move { array.configure(settings) }).await
     }
 
+    /// Brings a volume to the state of its record on all shards.
+    pub async fn set_volume(&self, record: &VolumeRecord) -> Answer<()> {
+        let (key, leading) = (self.key, self.shards[0].clone());
+        for handle in &self.shards {
+            let (record, leading) = (record.clone(), leading.clone());
+            let set = handle.call(move || shard::set_volume(key, record, leading));
+            set.await.map_err(|_| stopping())?.map_err(|error| block_error(&self.name, &error))?;
+        }
+        Ok(())
+    }
+
     /// Changes the catalogue, and makes the change durable.
     pub async fn change_catalogue(&self, change: impl FnOnce(&mut Catalogue)) -> Answer<Catalogue> {
         let _turn = self.catalogue_turn.lock().await;
@@ -336,7 +354,7 @@ impl Group {
     /// made durable.
     async fn leave_shards(&self, in_order: bool) -> Answer<Option<BlockError>> {
         let key = self.key;
-        let mut failed = None;
+        let mut failed = if in_order { self.stop_thin_store().await? } else { None };
         for handle in self.shards.iter().rev() {
             let leave = handle.call(move || async move {
                 match shard::group(key) {

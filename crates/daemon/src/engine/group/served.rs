@@ -5,6 +5,7 @@ use drive::{Block, BlockError, Buf, BufMut, Extent, View, WriteZeroes};
 use runtime::ShardEnv;
 use volume::Direct;
 
+use crate::engine::group::thin_volume::ThinVolume;
 use crate::engine::imports::connected::Connected;
 use crate::engine::shares::raw::Raw;
 
@@ -12,6 +13,7 @@ use crate::engine::shares::raw::Raw;
 #[derive(Clone)]
 pub(crate) enum Served {
     Volume(Direct<ShardEnv>),
+    Thin(ThinVolume),
     Import(md::Array<ShardEnv>),
     Drive(Raw),
     Namespace(Connected),
@@ -21,6 +23,7 @@ impl Block for Served {
     fn size_bytes(&self) -> u64 {
         match self {
             Served::Volume(volume) => volume.size_bytes(),
+            Served::Thin(volume) => volume.size_bytes(),
             Served::Import(array) => array.size_bytes(),
             Served::Drive(drive) => drive.size_bytes(),
             Served::Namespace(namespace) => namespace.size_bytes(),
@@ -30,6 +33,7 @@ impl Block for Served {
     fn optimal_io_bytes(&self) -> u32 {
         match self {
             Served::Volume(volume) => volume.optimal_io_bytes(),
+            Served::Thin(volume) => volume.optimal_io_bytes(),
             Served::Import(array) => array.optimal_io_bytes(),
             Served::Drive(drive) => drive.optimal_io_bytes(),
             Served::Namespace(namespace) => namespace.optimal_io_bytes(),
@@ -39,6 +43,7 @@ impl Block for Served {
     async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {
         match self {
             Served::Volume(volume) => volume.read(offset, buf).await,
+            Served::Thin(volume) => volume.read(offset, buf).await,
             Served::Import(array) => array.read(offset, buf).await,
             Served::Drive(drive) => drive.read(offset, buf).await,
             Served::Namespace(namespace) => namespace.read(offset, buf).await,
@@ -49,6 +54,7 @@ impl Block for Served {
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         match self {
             Served::Volume(volume) => volume.read_now(offset, buf),
+            Served::Thin(volume) => volume.read_now(offset, buf),
             Served::Import(array) => array.read_now(offset, buf),
             Served::Drive(drive) => drive.read_now(offset, buf),
             Served::Namespace(namespace) => namespace.read_now(offset, buf),
@@ -59,6 +65,7 @@ impl Block for Served {
     fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
         match self {
             Served::Volume(volume) => volume.view_now(offset, len, look),
+            Served::Thin(volume) => volume.view_now(offset, len, look),
             Served::Import(array) => array.view_now(offset, len, look),
             Served::Drive(drive) => drive.view_now(offset, len, look),
             Served::Namespace(namespace) => namespace.view_now(offset, len, look),
@@ -68,6 +75,7 @@ impl Block for Served {
     async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
         match self {
             Served::Volume(volume) => volume.write(offset, data, fua).await,
+            Served::Thin(volume) => volume.write(offset, data, fua).await,
             Served::Import(array) => array.write(offset, data, fua).await,
             Served::Drive(drive) => drive.write(offset, data, fua).await,
             Served::Namespace(namespace) => namespace.write(offset, data, fua).await,
@@ -77,6 +85,7 @@ impl Block for Served {
     async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
         match self {
             Served::Volume(volume) => volume.write_zeroes(offset, len, how).await,
+            Served::Thin(volume) => volume.write_zeroes(offset, len, how).await,
             Served::Import(array) => array.write_zeroes(offset, len, how).await,
             Served::Drive(drive) => drive.write_zeroes(offset, len, how).await,
             Served::Namespace(namespace) => namespace.write_zeroes(offset, len, how).await,
@@ -86,6 +95,7 @@ impl Block for Served {
     async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
         match self {
             Served::Volume(volume) => volume.discard(offset, len).await,
+            Served::Thin(volume) => volume.discard(offset, len).await,
             Served::Import(array) => array.discard(offset, len).await,
             Served::Drive(drive) => drive.discard(offset, len).await,
             Served::Namespace(namespace) => namespace.discard(offset, len).await,
@@ -95,6 +105,7 @@ impl Block for Served {
     fn discarded_reads_zeroes(&self) -> bool {
         match self {
             Served::Volume(volume) => volume.discarded_reads_zeroes(),
+            Served::Thin(volume) => volume.discarded_reads_zeroes(),
             Served::Import(array) => array.discarded_reads_zeroes(),
             Served::Drive(drive) => drive.discarded_reads_zeroes(),
             Served::Namespace(namespace) => namespace.discarded_reads_zeroes(),
@@ -104,6 +115,7 @@ impl Block for Served {
     fn is_degraded(&self) -> bool {
         match self {
             Served::Volume(volume) => volume.is_degraded(),
+            Served::Thin(volume) => volume.is_degraded(),
             Served::Import(array) => array.is_degraded(),
             Served::Drive(drive) => drive.is_degraded(),
             Served::Namespace(namespace) => namespace.is_degraded(),
@@ -113,6 +125,7 @@ impl Block for Served {
     async fn flush(&self) -> Result<(), BlockError> {
         match self {
             Served::Volume(volume) => volume.flush().await,
+            Served::Thin(volume) => volume.flush().await,
             Served::Import(array) => array.flush().await,
             Served::Drive(drive) => drive.flush().await,
             Served::Namespace(namespace) => namespace.flush().await,
@@ -122,6 +135,7 @@ impl Block for Served {
     async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         match self {
             Served::Volume(volume) => volume.extents(offset, len).await,
+            Served::Thin(volume) => volume.extents(offset, len).await,
             Served::Import(array) => array.extents(offset, len).await,
             Served::Drive(drive) => drive.extents(offset, len).await,
             Served::Namespace(namespace) => namespace.extents(offset, len).await,

@@ -1,24 +1,31 @@
 //! The objects of the daemon on one shard.
 //!
-//! Each shard has an `Array` of every group and a `Direct` of every volume. They cannot leave their
-//! thread, so other threads refer to them by number.
+//! Each shard has an `Array` of every group and a handle of every volume. The leading shard also
+//! has the thin stores. They cannot leave their thread, so other threads refer to them by number.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use array::{Array, DriveId, Message, Peers};
-use drive::{Env, Order};
+use drive::{BlockError, Env, Order};
 use export::{Catalog, ExportState, Listed, Refusal};
-use runtime::{Closer, Drive, Mailbox, MailboxSender, OpenDrive, ShardEnv};
+use format::{VolumeKind, VolumeRecord};
+use runtime::{Closer, Drive, Mailbox, MailboxSender, OpenDrive, ShardEnv, ShardHandle};
 use volume::Direct;
+use volume::thin::{ArrayBacking, ThinStore};
 
 use crate::engine::group::served::Served;
+use crate::engine::group::thin_volume::{DistantThin, LocalThin, ThinVolume};
 use crate::engine::imports::connected::Connected;
 use crate::engine::shares::raw::Raw;
 
 /// Identifies a group or import within this process. Never reused.
 pub(crate) type GroupKey = u64;
+
+/// A thin store on its shard.
+pub(crate) type LocalStore = Rc<ThinStore<ArrayBacking<ShardEnv>>>;
 
 /// A message between the shards of a group.
 pub(crate) type GroupMessage = (GroupKey, Message);
@@ -26,7 +33,9 @@ pub(crate) type GroupMessage = (GroupKey, Message);
 #[derive(Default)]
 struct Objects {
     groups: BTreeMap<GroupKey, Array<ShardEnv>>,
-    volumes: BTreeMap<(GroupKey, u64), Direct<ShardEnv>>,
+    volumes: BTreeMap<(GroupKey, u64), Served>,
+    /// Thin stores, on the leading shard only.
+    stores: BTreeMap<GroupKey, LocalStore>,
     imports: BTreeMap<GroupKey, Served>,
     shared: BTreeMap<u32, Raw>,
     /// By address; a host name may have several listeners.
@@ -77,7 +86,7 @@ pub(crate) fn group(key: GroupKey) -> Option<Array<ShardEnv>> {
 pub(crate) fn remove_group(key: GroupKey) {
     let gone = OBJECTS.with_borrow_mut(|objects| {
         let volumes: Vec<_> = objects.volumes.extract_if(.., |(group, _), _| *group == key).collect();
-        (objects.groups.remove(&key), volumes)
+        (objects.groups.remove(&key), objects.stores.remove(&key), volumes)
     });
     // Dropped outside the borrow: dropping the last handle of a drive closes it.
     drop(gone);
@@ -95,32 +104,81 @@ pub(crate) fn uninstall_drive(key: GroupKey, id: DriveId) {
     }
 }
 
+pub(crate) fn add_store(key: GroupKey, store: LocalStore) {
+    OBJECTS.with_borrow_mut(|objects| objects.stores.insert(key, store));
+}
+
+pub(crate) fn remove_store(key: GroupKey) {
+    let gone = OBJECTS.with_borrow_mut(|objects| objects.stores.remove(&key));
+    drop(gone);
+}
+
+/// The thin store of a group, if this is the group's leading shard and it has one.
+pub(crate) fn store(key: GroupKey) -> Option<LocalStore> {
+    OBJECTS.with_borrow(|objects| objects.stores.get(&key).cloned())
+}
+
+/// A thin volume on the shard of its store.
+pub(crate) fn thin_volume(key: GroupKey, id: u64) -> Option<LocalThin> {
+    match OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, id)).cloned()) {
+        Some(Served::Thin(ThinVolume::Here(volume))) => Some(volume),
+        _ => None,
+    }
+}
+
 /// Adds a volume, or changes its size and extents. When this returns, no request uses the old
-/// extents any more.
-pub(crate) async fn set_volume(key: GroupKey, record: format::VolumeRecord) {
-    let Some(array) = group(key) else { return };
+/// extents any more. The store of a thin volume is on `leading`.
+///
+/// # Errors
+/// [`BlockError`] if a thin volume may have content behind its end.
+pub(crate) async fn set_volume(key: GroupKey, record: VolumeRecord, leading: ShardHandle) -> Result<(), BlockError> {
     let known = OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, record.id)).cloned());
     match known {
-        Some(volume) => volume.resize(record.size_bytes, record.extents).await,
+        Some(Served::Volume(volume)) => volume.resize(record.size_bytes, record.extents).await,
+        Some(Served::Thin(ThinVolume::Here(volume))) => return volume.resize(record.size_bytes).await,
+        Some(Served::Thin(ThinVolume::There(volume))) => volume.size_bytes.set(record.size_bytes),
+        Some(_) => {}
         None => {
-            let volume = Direct::new(array, record.size_bytes, record.extents);
+            let Some(volume) = new_volume(key, &record, leading) else { return Ok(()) };
             OBJECTS.with_borrow_mut(|objects| objects.volumes.insert((key, record.id), volume));
         }
     }
+    Ok(())
+}
+
+/// `None` if there is no such group here, or its thin store could not be opened.
+fn new_volume(key: GroupKey, record: &VolumeRecord, leading: ShardHandle) -> Option<Served> {
+    let array = group(key)?;
+    let volume = match record.kind {
+        VolumeKind::Direct => Served::Volume(Direct::new(array, record.size_bytes, record.extents.clone())),
+        VolumeKind::Thin if leading.index() == ShardEnv::current().index() => {
+            Served::Thin(ThinVolume::Here(LocalThin::new(store(key)?, record.id as u32, record.size_bytes)))
+        }
+        VolumeKind::Thin => Served::Thin(ThinVolume::There(Rc::new(DistantThin {
+            store_shard: leading,
+            key,
+            id: record.id,
+            size_bytes: Cell::new(record.size_bytes),
+            optimal_io_bytes: volume::thin::OPTIMAL_IO_BYTES,
+        }))),
+    };
+    Some(volume)
 }
 
 /// Removes a volume. When this returns, no request uses its extents any more.
 pub(crate) async fn remove_volume(key: GroupKey, id: u64) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.volumes.remove(&(key, id)));
-    if let Some(volume) = gone {
-        volume.close().await;
+    match gone {
+        Some(Served::Volume(volume)) => volume.close().await,
+        Some(Served::Thin(ThinVolume::Here(volume))) => volume.close().await,
+        _ => {}
     }
 }
 
 /// A volume of a group or import on the calling shard.
 pub(crate) fn served(key: GroupKey, id: u64) -> Option<Served> {
     OBJECTS.with_borrow(|objects| {
-        let volume = objects.volumes.get(&(key, id)).cloned().map(Served::Volume);
+        let volume = objects.volumes.get(&(key, id)).cloned();
         volume.or_else(|| objects.imports.get(&key).cloned())
     })
 }

@@ -10,6 +10,7 @@ use array::{
 use drive::WarmState;
 use export::HostSecrets;
 use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, warm_file};
+use tokio::sync::Notify;
 
 use crate::engine::drives::RequestedDrive;
 use crate::engine::errors::stopping;
@@ -48,7 +49,7 @@ pub(crate) async fn start(
     key: GroupKey,
     requested: Vec<RequestedDrive>,
     found: FoundGroup,
-    warm_path: PathBuf,
+    (warm_path, thin_growth): (PathBuf, Arc<Notify>),
 ) -> Answer<Arc<Group>> {
     let FoundGroup { assembly, refused } = found;
     let (name, uuid) = (assembly.superblock.name.clone(), assembly.superblock.array);
@@ -92,6 +93,8 @@ pub(crate) async fn start(
         catalogue_turn: tokio::sync::Mutex::default(),
         maintenance: Maintenance::default(),
         presence: Mutex::default(),
+        thin_growth,
+        thin_failure: Mutex::default(),
     });
     let group = Arc::new(Group { name, body });
     match group.begin(needs_resync, replayed).await {
@@ -207,7 +210,7 @@ impl Starting<'_> {
 impl Group {
     /// Starts the group's work, after all shards have it.
     async fn begin(&self, needs_resync: bool, replayed: Option<Replayed>) -> Answer<()> {
-        let (key, group) = (self.key, &self.name);
+        let group = &self.name;
         self.release_unlisted_drives().await?;
         if let Some(Replayed { records, lost, contradictory, .. }) = replayed {
             tracing::warn!(group, records, "was not stopped in order: its log was replayed");
@@ -232,8 +235,12 @@ impl Group {
         self.configure(&catalogue.settings).await?;
         host_keys::load(&self.secrets, group, &catalogue.secrets);
         host_tls_keys::load(&self.secrets, group, &catalogue.tls_keys);
-        for volume in catalogue.volumes {
-            self.await_all(move || shard::set_volume(key, volume.clone())).await?;
+        if let Some(error) = self.open_thin_store(&catalogue).await? {
+            tracing::error!(group, %error, "the thin volumes are not started");
+            self.thin_failure.lock().unwrap_or_else(PoisonError::into_inner).replace(error.to_string());
+        }
+        for volume in &catalogue.volumes {
+            self.set_volume(volume).await?;
         }
         Ok(())
     }

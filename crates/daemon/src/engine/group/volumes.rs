@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use api::{
-    Changed, ErrorCode, LimitUpdate, Rename, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes,
+    Changed, ErrorCode, LimitUpdate, Rename, THIN_BYTES_MAX, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    format_bytes, volume_bytes,
 };
 use async_trait::async_trait;
 use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, VolumeKind, VolumeRecord};
@@ -49,15 +50,23 @@ impl VolumeControl for Engine {
         let needed = format_bytes(request.size_bytes);
         let no_room = || Self::no_room(&request.name(), &needed, space.free_bytes(&used));
         let size_bytes = volume_bytes(request.size_bytes).ok_or_else(no_room)?;
-        let extents = volume::allocate(space, &used, size_bytes).ok_or_else(no_room)?;
-        let steps = vec![format!("make the volume \"{}\" of {}", request.name(), format_bytes(size_bytes))];
+        let kind = if request.thin { VolumeKind::Thin } else { VolumeKind::Direct };
+        let extents = match kind {
+            VolumeKind::Direct => volume::allocate(space, &used, size_bytes).ok_or_else(no_room)?,
+            VolumeKind::Thin => Vec::new(),
+        };
+        let thin = if request.thin { "thin " } else { "" };
+        let steps = vec![format!("make the {thin}volume \"{}\" of {}", request.name(), format_bytes(size_bytes))];
         if request.dry_run {
             return Ok(Changed::planned(steps));
+        }
+        if request.thin {
+            group.need_pool(&catalogue).await?;
         }
         let record = VolumeRecord {
             id: catalogue.next_id,
             name: request.volume.clone(),
-            kind: VolumeKind::Direct,
+            kind,
             size_bytes,
             created_unix_s: self.clock.unix_s(),
             extents,
@@ -71,8 +80,7 @@ impl VolumeControl for Engine {
                 catalogue.volumes.push(added);
             })
             .await?;
-        let (key, shown) = (group.key, record.clone());
-        group.await_all(move || shard::set_volume(key, shown.clone())).await?;
+        group.set_volume(&record).await?;
         tracing::info!(volume = %request.name(), size_bytes, "created");
         Ok(Changed::done(steps, self.query_volume(&group, &record).await?))
     }
@@ -89,7 +97,14 @@ impl VolumeControl for Engine {
         if let Some(device) = device {
             self.check_device_grows(&group, name, device, size_bytes < record.size_bytes).await?;
         }
-        let (extents, freed) = if size_bytes >= record.size_bytes {
+        let is_thin = record.kind == VolumeKind::Thin;
+        if is_thin && size_bytes > THIN_BYTES_MAX {
+            let message = format!("a thin volume has at most {}: give it a smaller size", format_bytes(THIN_BYTES_MAX));
+            return Err(ControlError::new(ErrorCode::Invalid, message));
+        }
+        let (extents, freed) = if size_bytes >= record.size_bytes && is_thin {
+            (Vec::new(), Vec::new())
+        } else if size_bytes >= record.size_bytes {
             let grown = volume::extend(space, &used, &record.extents, size_bytes);
             let more = format!("{} more", format_bytes(size_bytes - record.size_bytes));
             (grown.ok_or_else(|| no_room(&more))?, Vec::new())
@@ -122,9 +137,8 @@ impl VolumeControl for Engine {
                 }
             })
             .await?;
-        let (key, shown) = (group.key, resized.clone());
-        group.await_all(move || shard::set_volume(key, shown.clone())).await?;
-        group.release(freed).await?;
+        group.set_volume(&resized).await?;
+        self.freed(&group, freed).await?;
         self.notify_resized(&group, resized.id);
         tracing::info!(volume = %name, size_bytes, "resized");
         let mut warnings = Vec::new();
@@ -206,7 +220,7 @@ impl VolumeControl for Engine {
         if dry_run {
             return Ok(Changed::planned(steps));
         }
-        group
+        let catalogue = group
             .change_catalogue(|catalogue| {
                 catalogue.volumes.retain(|volume| volume.id != record.id);
                 catalogue.reservations.retain(|known| known.volume != record.id);
@@ -217,7 +231,10 @@ impl VolumeControl for Engine {
         group.forget_limiter(record.id);
         let key = group.key;
         group.await_all(move || shard::remove_volume(key, record.id)).await?;
-        group.release(record.extents).await?;
+        match record.kind {
+            VolumeKind::Direct => self.freed(&group, record.extents).await?,
+            VolumeKind::Thin => group.delete_thin(record.id, &catalogue).await?,
+        }
         tracing::info!(volume = %name, "deleted");
         Ok(Changed::gone(steps))
     }
@@ -228,6 +245,15 @@ impl Engine {
         let (group, free) = (&volume.group, format_bytes(free_bytes));
         let message = format!("the volume \"{volume}\" needs {needed}, and the group {group:?} has {free} free");
         ControlError::new(ErrorCode::NoSpace, message)
+    }
+
+    /// Gives space back that a direct volume has left, also to the pool of thin volumes.
+    async fn freed(&self, group: &Group, extents: Vec<ExtentRecord>) -> Answer<()> {
+        if extents.is_empty() {
+            return Ok(());
+        }
+        group.release(extents).await?;
+        group.let_pool_grow().await
     }
 
     /// Refuses to resize a volume whose block device cannot follow.

@@ -322,6 +322,7 @@ impl Import {
             kind,
             size_bytes,
             used_bytes: size_bytes,
+            stored_bytes: None,
             exports: self.export_ids(),
             io: view::io(&self.counters()),
             limit: None,

@@ -1,0 +1,290 @@
+//! The thin pool of a group: its space, and the thin store in it.
+//!
+//! The pool comes with the first thin volume and goes with the last. It takes space from the group
+//! in steps, whenever the store says that it will need more.
+
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError, Weak};
+
+use api::ErrorCode;
+use array::Array;
+use drive::{BlockError, Env};
+use format::{Catalogue, ExtentRecord, ThinPoolRecord, VolumeKind};
+use runtime::ShardEnv;
+use tokio::sync::Notify;
+use volume::Space;
+use volume::thin::{ArrayBacking, Grid, OpenThinError, ThinSpace, ThinStore, Tuning};
+
+use crate::engine::errors::new_uuid;
+use crate::engine::group::{block_error, shard};
+use crate::engine::{Engine, Group, view};
+use crate::http::{Answer, ControlError};
+
+/// The pool takes the larger of this and one part of the group in [`STEP_SHARE`] at once.
+const STEP_BYTES_MIN: u64 = 1 << 30;
+const STEP_SHARE: u64 = 256;
+
+/// Segments without which a pool is not worth its reserves.
+const SEGMENTS_MIN: u64 = 48;
+
+type Store = ThinStore<ArrayBacking<ShardEnv>>;
+
+/// Extents for a pool, in whole segments: `step_bytes`, or fewer if the group has not so much.
+fn take(space: Space, used: &[ExtentRecord], segment_bytes: u64, step_bytes: u64) -> Vec<ExtentRecord> {
+    let space = Space { align_bytes: segment_bytes, ..space };
+    let free = space.free_bytes(used);
+    let wanted = step_bytes.min(free) / segment_bytes * segment_bytes;
+    let found = if wanted == 0 { None } else { volume::allocate(space, used, wanted) };
+    let whole =
+        |extent: ExtentRecord| ExtentRecord { len_bytes: extent.len_bytes / segment_bytes * segment_bytes, ..extent };
+    found.into_iter().flatten().map(whole).filter(|extent| extent.len_bytes > 0).collect()
+}
+
+fn step_bytes(space: &Space) -> u64 {
+    STEP_BYTES_MIN.max(space.capacity_bytes / STEP_SHARE)
+}
+
+/// Opens the store of a pool on the leading shard.
+async fn open(array: Array<ShardEnv>, pool: ThinPoolRecord) -> Result<Rc<Store>, OpenThinError> {
+    let uuid = array.shared().array;
+    let grid = Grid::of(&array.shared().geometry, pool.segment_bytes).ok_or(OpenThinError::NoRoom)?;
+    let backing = ArrayBacking::new(ShardEnv::current(), array);
+    ThinStore::open(backing, uuid, grid, &pool.extents, Tuning::default()).await
+}
+
+impl Group {
+    /// Opens the thin store, if the group has one, and frees what deleted volumes have left there.
+    /// From then on drives can get in sync.
+    pub async fn open_thin_store(&self, catalogue: &Catalogue) -> Answer<Option<OpenThinError>> {
+        let (key, pool) = (self.key, catalogue.thin.clone());
+        let is_thin = |volume: &&format::VolumeRecord| volume.kind == VolumeKind::Thin;
+        let known: Vec<u32> = catalogue.volumes.iter().filter(is_thin).map(|volume| volume.id as u32).collect();
+        let growth = self.thin_growth.clone();
+        self.lead(move |array| async move {
+            let failed = match pool {
+                Some(pool) => match open(array.clone(), pool).await {
+                    Ok(store) => {
+                        offer_store(key, &store, growth);
+                        free_orphans(&store, &known);
+                        None
+                    }
+                    Err(error) => Some(error),
+                },
+                None => None,
+            };
+            array.before_in_sync(Rc::new(move || Box::pin(reclaim_intents(key))));
+            failed
+        })
+        .await
+    }
+
+    /// Makes a pool and its store: first on the drives, then in the catalogue.
+    async fn make_pool(&self, catalogue: &Catalogue) -> Answer<()> {
+        let (space, used) = view::space(self, catalogue);
+        let grid = Grid::plan(&self.shared.geometry);
+        let extents = take(space, &used, grid.segment_bytes, step_bytes(&space));
+        let segments: u64 = extents.iter().map(|extent| extent.len_bytes / grid.segment_bytes).sum();
+        if segments < SEGMENTS_MIN {
+            let message = format!(
+                "the first thin volume needs {} for its pool, and the group {:?} has {} free",
+                api::format_bytes(SEGMENTS_MIN * grid.segment_bytes),
+                self.name,
+                api::format_bytes(space.free_bytes(&used)),
+            );
+            return Err(ControlError::new(ErrorCode::NoSpace, message));
+        }
+        let is_added = self.lead(|array| async move { array.add_intent_log().await }).await?;
+        if !is_added.map_err(|error| block_error(&self.name, &error))? {
+            let message = format!("the group {:?} is busy with its drives: try again in a moment", self.name);
+            return Err(ControlError::new(ErrorCode::Busy, message));
+        }
+        self.release(extents.clone()).await?;
+        let pool = ThinPoolRecord { segment_bytes: grid.segment_bytes, extents };
+        let (made, secret) = (pool.clone(), *new_uuid()?.as_bytes());
+        let created = self.lead(move |array| async move {
+            let uuid = array.shared().array;
+            let backing = ArrayBacking::new(ShardEnv::current(), array);
+            Store::create(&backing, uuid, secret, grid, &made.extents).await
+        });
+        created.await?.map_err(|error| thin_error(&self.name, &error))?;
+        let catalogue = self.change_catalogue(|catalogue| catalogue.thin = Some(pool)).await?;
+        match self.open_thin_store(&catalogue).await? {
+            Some(error) => Err(thin_error(&self.name, &error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the pool if there is none. Refuses if it could not be opened.
+    pub async fn need_pool(&self, catalogue: &Catalogue) -> Answer<()> {
+        if catalogue.thin.is_none() {
+            return self.make_pool(catalogue).await;
+        }
+        match self.thin_space().await? {
+            Some(_) => Ok(()),
+            None => Err(ControlError::new(
+                ErrorCode::WrongState,
+                format!("the thin volumes of the group {:?} could not be started: see `purlin group show`", self.name),
+            )),
+        }
+    }
+
+    /// Gives the pool back, after its last volume.
+    async fn drop_pool(&self, pool: ThinPoolRecord) -> Answer<()> {
+        let key = self.key;
+        let stopped = self.lead(move |_| async move {
+            let Some(store) = shard::store(key) else { return Ok(()) };
+            shard::remove_store(key);
+            store.stop().await
+        });
+        // It has nothing that anybody needs.
+        let _ = stopped.await?;
+        self.change_catalogue(|catalogue| catalogue.thin = None).await?;
+        self.release(pool.extents).await
+    }
+
+    /// Frees the content of a volume that the catalogue does not have any more. Gives the pool back
+    /// if it was the last one.
+    pub async fn delete_thin(&self, id: u64, catalogue: &Catalogue) -> Answer<()> {
+        if !catalogue.volumes.iter().any(|volume| volume.kind == VolumeKind::Thin)
+            && let Some(pool) = catalogue.thin.clone()
+        {
+            return self.drop_pool(pool).await;
+        }
+        let key = self.key;
+        self.lead(move |_| async move {
+            if let Some(store) = shard::store(key) {
+                spawn_deletion(store, id as u32);
+            }
+        })
+        .await
+    }
+
+    /// The space of the pool. `None`: there is none, or it could not be opened.
+    pub async fn thin_space(&self) -> Answer<Option<ThinSpace>> {
+        let key = self.key;
+        self.lead(move |_| async move { shard::store(key).map(|store| store.space()) }).await
+    }
+
+    /// Mapped bytes of a thin volume, and the bytes that they take.
+    pub async fn thin_bytes(&self, id: u64) -> Answer<(u64, u64)> {
+        let key = self.key;
+        let mapped = self.lead(move |_| async move { shard::store(key).map(|store| store.mapped(id as u32)) });
+        let (blocks, live_bytes) = mapped.await?.unwrap_or_default();
+        Ok((blocks * format::BLOCK as u64, live_bytes))
+    }
+
+    /// A warning if the thin volumes could not be started.
+    pub fn thin_warning(&self) -> Option<String> {
+        let failure = self.thin_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.as_ref().map(|reason| format!("the thin volumes are not started: {reason}"))
+    }
+
+    /// Says that the group may have more space for its pool.
+    pub async fn let_pool_grow(&self) -> Answer<()> {
+        let key = self.key;
+        self.lead(move |_| async move {
+            if let Some(store) = shard::store(key) {
+                store.set_can_grow(true);
+            }
+        })
+        .await
+    }
+
+    /// Ends the store in order, before the group stops.
+    pub async fn stop_thin_store(&self) -> Answer<Option<BlockError>> {
+        let key = self.key;
+        self.lead(move |_| async move {
+            match shard::store(key) {
+                Some(store) => store.stop().await.err(),
+                None => None,
+            }
+        })
+        .await
+    }
+
+    /// Adds a step to the pool if its store wants more space.
+    async fn grow_pool(&self) -> Answer<()> {
+        let key = self.key;
+        let is_wanted = self.lead(move |_| async move { shard::store(key).is_some_and(|store| store.wants_space()) });
+        let catalogue = self.catalogue().await?;
+        let Some(pool) = catalogue.thin.clone() else { return Ok(()) };
+        if !is_wanted.await? {
+            return Ok(());
+        }
+        let (space, used) = view::space(self, &catalogue);
+        let extents = take(space, &used, pool.segment_bytes, step_bytes(&space));
+        if !extents.is_empty() {
+            let added = extents.clone();
+            self.change_catalogue(|catalogue| {
+                if let Some(pool) = &mut catalogue.thin {
+                    pool.extents.extend(added);
+                }
+            })
+            .await?;
+            let bytes: u64 = extents.iter().map(|extent| extent.len_bytes).sum();
+            tracing::info!(group = self.name, bytes, "the pool of thin volumes has grown");
+        } else {
+            tracing::warn!(group = self.name, "the pool of thin volumes cannot grow: the group has no free space");
+        }
+        let grown = self.lead(move |_| async move {
+            let Some(store) = shard::store(key) else { return Ok(()) };
+            if extents.is_empty() {
+                store.set_can_grow(false);
+                return Ok(());
+            }
+            store.add_extents(&extents).await
+        });
+        grown.await?.map_err(|error| block_error(&self.name, &error))
+    }
+}
+
+fn thin_error(group: &str, error: &OpenThinError) -> ControlError {
+    ControlError::new(ErrorCode::Io, format!("the thin volumes of the group {group:?}: {error}"))
+}
+
+/// Makes a store known on its shard.
+fn offer_store(key: shard::GroupKey, store: &Rc<Store>, growth: Arc<Notify>) {
+    store.on_space_wanted(Box::new(move || growth.notify_one()));
+    store.set_can_grow(true);
+    shard::add_store(key, store.clone());
+}
+
+/// Deletes the lines of volumes whose deletion a crash has interrupted.
+fn free_orphans(store: &Rc<Store>, known: &[u32]) {
+    for line in store.lines().into_iter().filter(|line| !known.contains(line)) {
+        spawn_deletion(store.clone(), line);
+    }
+}
+
+fn spawn_deletion(store: Rc<Store>, line: u32) {
+    ShardEnv::current().spawn(async move {
+        // If it fails, the store has failed. The next start deletes the line again.
+        if let Err(error) = store.delete(line).await {
+            tracing::warn!(line, %error, "the space of a deleted thin volume is not freed yet");
+        }
+    });
+}
+
+/// Makes the group do without its intent log. A store that has failed does not need it any more.
+async fn reclaim_intents(key: shard::GroupKey) -> Result<(), BlockError> {
+    match shard::store(key) {
+        Some(store) => store.reclaim_all_intents().await.or(Ok(())),
+        None => Ok(()),
+    }
+}
+
+impl Engine {
+    /// Lets pools of thin volumes grow, for as long as the engine lives.
+    pub(crate) async fn grow_pools(engine: Weak<Engine>, growth: Arc<Notify>) {
+        loop {
+            growth.notified().await;
+            let Some(engine) = engine.upgrade() else { return };
+            let _one = engine.changes.lock().await;
+            for group in engine.all() {
+                if let Err(error) = group.grow_pool().await {
+                    tracing::error!(group = group.name, %error, "the pool of thin volumes could not grow");
+                }
+            }
+        }
+    }
+}

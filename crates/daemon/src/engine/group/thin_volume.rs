@@ -1,0 +1,126 @@
+//! A thin volume on one shard.
+//!
+//! The thin store of a group is on its leading shard, and owns the maps of all thin volumes there.
+//! Requests on other shards go to that shard, with their buffers.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use drive::{Block, BlockError, Buf, BufMut, Extent, WriteZeroes};
+use runtime::{ShardEnv, ShardHandle};
+use volume::thin::{ArrayBacking, Thin};
+
+use crate::engine::group::shard::{self, GroupKey};
+
+pub(crate) type LocalThin = Thin<ArrayBacking<ShardEnv>>;
+
+/// A handle.
+#[derive(Clone)]
+pub(crate) enum ThinVolume {
+    /// On the shard of the store.
+    Here(LocalThin),
+    /// On another shard.
+    There(Rc<DistantThin>),
+}
+
+/// A thin volume whose store is on another shard.
+pub(crate) struct DistantThin {
+    pub store_shard: ShardHandle,
+    pub key: GroupKey,
+    pub id: u64,
+    pub size_bytes: Cell<u64>,
+    pub optimal_io_bytes: u32,
+}
+
+impl DistantThin {
+    /// Performs a request on the shard of the store.
+    async fn there<T, F>(&self, act: impl FnOnce(LocalThin) -> F + Send + 'static) -> Result<T, BlockError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, BlockError>> + 'static,
+    {
+        let (key, id) = (self.key, self.id);
+        let answer = self.store_shard.call(move || async move {
+            match shard::thin_volume(key, id) {
+                Some(volume) => act(volume).await,
+                None => Err(BlockError::Stopped),
+            }
+        });
+        answer.await.unwrap_or(Err(BlockError::Stopped))
+    }
+}
+
+impl Block for ThinVolume {
+    fn size_bytes(&self) -> u64 {
+        match self {
+            ThinVolume::Here(volume) => volume.size_bytes(),
+            ThinVolume::There(volume) => volume.size_bytes.get(),
+        }
+    }
+
+    fn optimal_io_bytes(&self) -> u32 {
+        match self {
+            ThinVolume::Here(volume) => volume.optimal_io_bytes(),
+            ThinVolume::There(volume) => volume.optimal_io_bytes,
+        }
+    }
+
+    async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {
+        match self {
+            ThinVolume::Here(volume) => volume.read(offset, buf).await,
+            ThinVolume::There(volume) => {
+                volume.there(move |volume| async move { volume.read(offset, buf).await }).await
+            }
+        }
+    }
+
+    async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
+        match self {
+            ThinVolume::Here(volume) => volume.write(offset, data, fua).await,
+            ThinVolume::There(volume) => {
+                volume.there(move |volume| async move { volume.write(offset, data, fua).await }).await
+            }
+        }
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
+        match self {
+            ThinVolume::Here(volume) => volume.write_zeroes(offset, len, how).await,
+            ThinVolume::There(volume) => {
+                volume.there(move |volume| async move { volume.write_zeroes(offset, len, how).await }).await
+            }
+        }
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        match self {
+            ThinVolume::Here(volume) => volume.discard(offset, len).await,
+            ThinVolume::There(volume) => {
+                volume.there(move |volume| async move { volume.discard(offset, len).await }).await
+            }
+        }
+    }
+
+    fn is_degraded(&self) -> bool {
+        match self {
+            ThinVolume::Here(volume) => volume.is_degraded(),
+            ThinVolume::There(volume) => shard::group(volume.key).is_some_and(|array| array.is_degraded()),
+        }
+    }
+
+    async fn flush(&self) -> Result<(), BlockError> {
+        match self {
+            ThinVolume::Here(volume) => volume.flush().await,
+            ThinVolume::There(volume) => volume.there(|volume| async move { volume.flush().await }).await,
+        }
+    }
+
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+        match self {
+            ThinVolume::Here(volume) => volume.extents(offset, len).await,
+            ThinVolume::There(volume) => {
+                volume.there(move |volume| async move { volume.extents(offset, len).await }).await
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Thin volumes: larger than their group, with the space of what was written, through restarts.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use api::*;
+use daemon::Engine;
+use daemon::http::{ExportControl, GroupControl, VolumeControl};
+
+use crate::bench::*;
+
+const MIB: u64 = 1 << 20;
+
+/// Creates a volume `tank/NAME` and offers it over NBD.
+async fn volume(bench: &Bench, engine: &Engine, name: &str, size_bytes: u64, thin: bool) -> PathBuf {
+    let volume = name.to_owned();
+    let request = VolumeCreate { group: "tank".into(), volume, size_bytes, thin, dry_run: false };
+    engine.volume_create(request).await.unwrap();
+    offer(bench, engine, name).await
+}
+
+async fn offer(bench: &Bench, engine: &Engine, name: &str) -> PathBuf {
+    let socket = bench.directory.join(format!("{name}.nbd"));
+    let address: NbdAddress = format!("unix:{}", socket.display()).parse().unwrap();
+    let volume = format!("tank/{name}");
+    let nbd = Some(address.to_string());
+    let request = ExportCreate { volume: volume.clone(), nbd, ..ExportCreate::default() };
+    engine.export_create(request, volume.parse().unwrap(), ExportPlace::Nbd(address)).await.unwrap();
+    socket
+}
+
+/// Bytes that differ from place to place.
+fn bytes(seed: u32, len: u64) -> Vec<u8> {
+    (0..len as u32 / 4).flat_map(|at| (at.wrapping_mul(2_654_435_761) ^ seed).to_le_bytes()).collect()
+}
+
+async fn write(socket: &Path, name: &str, offset: u64, content: Vec<u8>) -> io::Result<()> {
+    let (socket, name) = (socket.to_path_buf(), format!("tank/{name}"));
+    tokio::task::spawn_blocking(move || crate::client::write(&socket, &name, offset, &content)).await.unwrap()
+}
+
+async fn read(socket: &Path, name: &str, offset: u64, len: u64) -> Vec<u8> {
+    let (socket, name) = (socket.to_path_buf(), format!("tank/{name}"));
+    let read = move || crate::client::read(&socket, &name, offset, len as usize);
+    tokio::task::spawn_blocking(read).await.unwrap().unwrap()
+}
+
+async fn show(engine: &Engine, name: &str) -> Volume {
+    engine.volume(&format!("tank/{name}").parse().unwrap()).await.unwrap()
+}
+
+async fn pool(engine: &Engine) -> Option<ThinPool> {
+    engine.group("tank").await.unwrap().thin
+}
+
+async fn delete(engine: &Engine, name: &str) {
+    let shown = show(engine, name).await;
+    for export in shown.exports {
+        engine.export_delete(&export).await.unwrap();
+    }
+    engine.volume_delete(&shown.name.parse().unwrap(), false).await.unwrap();
+}
+
+/// Writes 1 MiB after the other until there is no space. Returns how many.
+async fn fill(socket: &Path, name: &str, from: u64) -> u64 {
+    let mut count = 0;
+    loop {
+        match write(socket, name, (from + count) * MIB, bytes(count as u32, MIB)).await {
+            Ok(()) => count += 1,
+            Err(error) => {
+                assert!(error.to_string().contains("error 28"), "{error}: it is not the no-space error");
+                return count;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_thin_volume_has_what_was_written_after_a_restart_and_takes_no_more_space_than_that() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    bench.create(&engine, bench.request("tank", Level::Raid6, 5)).await;
+    let socket = volume(&bench, &engine, "db", 1 << 40, true).await;
+    write(&socket, "db", 700 << 30, bytes(1, 8 * MIB)).await.unwrap();
+    write(&socket, "db", 12_288, bytes(2, 4096)).await.unwrap();
+    end(engine).await;
+
+    let engine = bench.engine().await;
+    assert!(read(&socket, "db", 700 << 30, 8 * MIB).await == bytes(1, 8 * MIB));
+    assert!(read(&socket, "db", 12_288, 4096).await == bytes(2, 4096));
+    assert!(read(&socket, "db", 500 << 30, MIB).await == vec![0; MIB as usize]);
+    let shown = show(&engine, "db").await;
+    assert_eq!((shown.kind, shown.size_bytes, shown.used_bytes), (VolumeKind::Thin, 1 << 40, 8 * MIB + 4096));
+    let thin = pool(&engine).await.unwrap();
+    assert_eq!(thin.data_bytes, shown.stored_bytes.unwrap());
+    assert!(thin.used_bytes < thin.limit_bytes && thin.garbage_bytes < 4 * MIB, "{thin:?}");
+
+    let before = engine.group("tank").await.unwrap().free_bytes;
+    delete(&engine, "db").await;
+    assert_eq!(pool(&engine).await, None, "the pool goes with its last volume");
+    assert!(engine.group("tank").await.unwrap().free_bytes > before);
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn a_full_pool_refuses_writes_and_takes_them_again_when_a_volume_is_deleted() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    bench.create(&engine, bench.request("tank", Level::Raid6, 5)).await;
+    volume(&bench, &engine, "direct", 60 * MIB, false).await;
+    let socket = volume(&bench, &engine, "one", 1 << 40, true).await;
+    let other = volume(&bench, &engine, "two", 1 << 40, true).await;
+    let first = fill(&socket, "one", 0).await;
+    assert!(first > 30, "{first} MiB only");
+    write(&socket, "one", 0, bytes(99, 4 * MIB)).await.unwrap();
+    assert!(read(&socket, "one", 0, 4 * MIB).await == bytes(99, 4 * MIB), "an overwrite needs no more space");
+    assert!(write(&other, "two", 0, bytes(1, MIB)).await.is_err());
+
+    // The pool takes what a direct volume leaves.
+    delete(&engine, "direct").await;
+    let second = fill(&other, "two", 0).await;
+    assert!(second > 40, "{second} MiB only");
+
+    // And a thin volume leaves its space to the others.
+    delete(&engine, "two").await;
+    let began = std::time::Instant::now();
+    let mut third = 0;
+    while third < second * 9 / 10 {
+        assert!(began.elapsed() < PATIENCE, "{third} of {second} MiB are free");
+        third += fill(&socket, "one", 10_000 + third).await;
+    }
+    assert!(read(&socket, "one", 0, 4 * MIB).await == bytes(99, 4 * MIB));
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn a_thin_volume_that_shrinks_and_grows_reads_as_zeroes_behind_its_smaller_end() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    bench.create(&engine, bench.request("tank", Level::Raid5, 4)).await;
+    let socket = volume(&bench, &engine, "db", 64 * MIB, true).await;
+    write(&socket, "db", 0, bytes(3, 64 * MIB)).await.unwrap();
+    let name: VolumeName = "tank/db".parse().unwrap();
+    let resize = |size_bytes, confirm: bool| {
+        let confirm = confirm.then(|| "tank/db".to_owned());
+        engine.volume_resize(&name, VolumeUpdate { size_bytes, confirm, dry_run: false })
+    };
+    assert!(resize(MIB, false).await.is_err(), "data would be lost");
+    resize(MIB, true).await.unwrap();
+    assert!(read(&socket, "db", 0, MIB).await == bytes(3, MIB));
+    resize(1 << 50, false).await.unwrap();
+    assert!(read(&socket, "db", MIB, MIB).await == vec![0; MIB as usize]);
+    assert!(resize((4 << 50) + 1, false).await.is_err(), "more than a map can hold");
+    end(engine).await;
+}
