@@ -74,6 +74,11 @@ impl fmt::Display for Program {
 }
 
 impl Program {
+    /// A program. `seed` draws how long operations take; `units` are the stripes of a segment.
+    pub fn new(seed: u64, is_kill: bool, units: u64, groups: Vec<Vec<Step>>) -> Program {
+        Program { seed, is_kill, units, groups }
+    }
+
     /// A random program.
     pub fn random(seed: u64) -> Program {
         let mut rng = Rng::new(seed);
@@ -253,6 +258,31 @@ impl Drop for Context<'_> {
     }
 }
 
+/// Runs a program without a crash, and reads everything in the end. Returns the number of events.
+///
+/// # Panics
+/// If a volume does not have what it should.
+pub fn run(program: &Program) -> u64 {
+    let events = Cell::new(0);
+    let context = Context { program, stop_at: u64::MAX, recovery: 0 };
+    until_stop((program.seed, empty_store(program)), (u64::MAX, false), |group| {
+        let (events, context) = (&events, &context);
+        async move {
+            let (pool, model) = (open(program, group.clone()).await, RefCell::default());
+            pool.run(program, &model).await;
+            events.set(group.events());
+            pool.observe(&mut model.into_inner(), context).await;
+        }
+    });
+    events.get()
+}
+
+fn run_until(program: &Program, (stop_at, model): (u64, &RefCell<Model>), image: Image) -> (Option<Remains>, u64) {
+    until_stop((program.seed, image), (stop_at, program.is_kill), |group| async move {
+        open(program, group).await.run(program, model).await;
+    })
+}
+
 /// Runs a program, stops it at each of its events, and recovers.
 ///
 /// # Panics
@@ -261,15 +291,10 @@ pub fn check(program: &Program) -> Counts {
     let mut rng = Rng::new(program.seed);
     let mut counts = Counts::default();
     let empty = empty_store(program);
-    let run = |stop_at: u64, model: &RefCell<Model>| {
-        until_stop((program.seed, empty.clone()), (stop_at, program.is_kill), |group| async move {
-            open(program, group).await.run(program, model).await;
-        })
-    };
-    let (_, events) = run(u64::MAX, &RefCell::default());
+    let events = run(program);
     for stop_at in 1..=events {
         let model = RefCell::default();
-        let (remains, _) = run(stop_at, &model);
+        let (remains, _) = run_until(program, (stop_at, &model), empty.clone());
         let remains = remains.expect("the group stops before the program ends");
         let mut model = model.into_inner();
         if program.is_kill {

@@ -10,5 +10,5 @@ mod check;
 mod model;
 
 pub use backing::{Image, ModelGroup, Remains};
-pub use check::{Counts, Program, check};
+pub use check::{Counts, Program, Step, check, run};
 pub use model::{BLOCK, Model, Versions, content};
