@@ -1,6 +1,6 @@
 //! Extracts the bytes of a volume.
 
-use format::VolumeRecord;
+use format::{VolumeKind, VolumeRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::Progress;
@@ -77,6 +77,9 @@ impl<'a> Extraction<'a> {
         let known = volumes.catalogue.volumes.iter().map(|record| record.name.clone()).collect();
         let record = volumes.catalogue.volumes.into_iter().find(|record| record.name == volume);
         let record = record.ok_or_else(|| RescueError::NoVolume { name: volume.to_owned(), known })?;
+        if record.kind == VolumeKind::Thin {
+            return Err(RescueError::Thin { name: volume.to_owned() });
+        }
         let map = Map::read(group, drives, &mut Vec::new());
         let log = Log::read(group, drives, &mut Vec::new());
         let mut warnings = group.warnings(drives);

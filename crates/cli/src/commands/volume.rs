@@ -1,6 +1,6 @@
 //! `purlin volume`.
 
-use api::{Rename, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
+use api::{Rename, Volume, VolumeCreate, VolumeKind, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
 
 use super::{limited, renamed};
 use crate::ask::consent;
@@ -16,6 +16,7 @@ pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand
             let dry_run = dry_run.dry_run;
             let size_bytes = match size {
                 VolumeSize::Bytes(bytes) => bytes,
+                VolumeSize::Share(_) if thin => return Err(no_share_of_thin()),
                 VolumeSize::Share(share) => share.of(client.group(&name.group).await?.free_bytes)?,
             };
             let request = VolumeCreate { group: name.group, volume: name.volume, size_bytes, thin, dry_run };
@@ -53,6 +54,11 @@ fn in_its_group(name: &VolumeName, new: &str) -> Result<String, Failure> {
     Err(Failure::Usage(format!("{name} stays in its group: its new name is {}/... and not {new:?}", name.group)))
 }
 
+/// A thin volume takes nothing of the free space when it is made.
+fn no_share_of_thin() -> Failure {
+    Failure::Usage("the size of a thin volume is no share of the free space: give it in bytes, such as 10TiB".into())
+}
+
 fn sized(verb: &str, volume: Option<&Volume>) -> String {
     volume.map_or_else(
         || format!("{verb} the volume"),
@@ -70,9 +76,11 @@ async fn resize(
     if let VolumeSize::Bytes(size_bytes) = size {
         VolumeUpdate { size_bytes, confirm: None, dry_run }.validate()?;
     }
-    let before = client.volume(name).await?.size_bytes;
+    let known = client.volume(name).await?;
+    let before = known.size_bytes;
     let size_bytes = match size {
         VolumeSize::Bytes(bytes) => bytes,
+        VolumeSize::Share(_) if known.kind == VolumeKind::Thin => return Err(no_share_of_thin()),
         VolumeSize::Share(share) => share.of(before + client.group(&name.group).await?.free_bytes)?,
     };
     let mut request = VolumeUpdate { size_bytes, confirm: None, dry_run };

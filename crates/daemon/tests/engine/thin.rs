@@ -153,3 +153,49 @@ async fn a_thin_volume_that_shrinks_and_grows_reads_as_zeroes_behind_its_smaller
     assert!(resize((4 << 50) + 1, false).await.is_err(), "more than a map can hold");
     end(engine).await;
 }
+
+#[tokio::test]
+async fn a_resize_waits_for_writes_that_wait_for_a_larger_pool() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    let request = GroupCreate { create_files_bytes: Some(256 << 20), ..bench.request("tank", Level::Raid0, 2) };
+    bench.create(&engine, request).await;
+    let socket = volume(&bench, &engine, "db", 1 << 40, true).await;
+    let before = pool(&engine).await.unwrap().size_bytes;
+    let writers = (0..8u64).map(|writer| {
+        let socket = socket.clone();
+        tokio::spawn(async move {
+            for step in 0..32 {
+                write(&socket, "db", (writer * 100 + step) * MIB, bytes(step as u32, MIB)).await.unwrap();
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let name: VolumeName = "tank/db".parse().unwrap();
+    let began = std::time::Instant::now();
+    while !writers.iter().all(|writer| writer.is_finished()) {
+        assert!(began.elapsed() < PATIENCE, "the writers hang");
+        let resize = engine.volume_resize(&name, VolumeUpdate { size_bytes: 1 << 40, confirm: None, dry_run: false });
+        tokio::time::timeout(PATIENCE, resize).await.expect("the resize ends").unwrap();
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    assert!(pool(&engine).await.unwrap().size_bytes > before, "the pool has grown");
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn a_dry_run_says_that_there_is_no_room_for_a_pool() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    let group = bench.create(&engine, bench.request("tank", Level::Raid1, 2)).await;
+    let create = |volume: &str, size_bytes, thin, dry_run| {
+        engine.volume_create(VolumeCreate { group: "tank".into(), volume: volume.into(), size_bytes, thin, dry_run })
+    };
+    assert!(create("thin", 1 << 40, true, true).await.is_ok());
+    create("direct", group.free_bytes - MIB, false, false).await.unwrap();
+    assert_eq!(create("thin", 1 << 40, true, true).await.unwrap_err().code, ErrorCode::NoSpace);
+    assert_eq!(create("thin", 1 << 40, true, false).await.unwrap_err().code, ErrorCode::NoSpace);
+    end(engine).await;
+}

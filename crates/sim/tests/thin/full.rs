@@ -112,6 +112,14 @@ fn a_full_pool_takes_discards_and_flushes_only() {
         let volume = &pool.volumes[0];
         let buf = BufMut::zeroed(BLOCK as usize);
         assert!(volume.read(0, buf).await.is_ok() && volume.flush().await.is_ok());
+        // Parts of blocks: those without content stay so, and the others need no more space.
+        let used = pool.store.space().used();
+        let end = pool.blocks * BLOCK;
+        assert!(volume.discard(end - BLOCK + 512, 512).await.is_ok());
+        assert!(pool.store.space().used() <= used, "a discard takes space");
+        assert!(volume.discard(512, 8 * BLOCK).await.is_ok());
+        let mut read = volume.read(0, BufMut::zeroed(10 * BLOCK as usize)).await.expect("readable");
+        assert!(read.split_off(512)[..8 * BLOCK as usize].iter().all(|byte| *byte == 0));
         // Many small discards, each of which is a record in the log and in a run.
         let mapped: Vec<(u32, u64)> = model.borrow().mapped();
         for &(line, block) in &mapped {

@@ -14,7 +14,7 @@ use sim::thin::Model;
 use sim::{Rng, Sim, SimEnv};
 use volume::thin::{ArrayBacking, Thin};
 
-use crate::pool::{create, group, open, reopen, volume_blocks};
+use crate::pool::{create, group, group_of, open, reopen, volume_blocks};
 
 #[test]
 fn a_thin_volume_reads_as_it_was_written() {
@@ -107,6 +107,35 @@ fn requests_on_different_bytes_of_a_block_at_the_same_time_all_take_effect() {
                 let read = volume.read(from as u64, BufMut::zeroed(bytes.len() - from)).await.expect("readable");
                 assert!(read[..] == bytes[from..], "seed {seed}, {shape}");
             }
+        });
+    }
+}
+
+#[test]
+fn many_small_holes_and_a_little_content_share_a_run() {
+    for seed in seeds(16) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let group = group_of(&sim, &mut rng, every_level(4 * KIB)[seed as usize % 16]);
+        let (model, blocks) = (RefCell::new(Model::default()), volume_blocks(&group));
+        sim.block_on(async {
+            create(&group).await;
+            let pool = open(&group, blocks).await;
+            // Every second block is a hole of its own: 32 bytes of an index, and no content.
+            let end = blocks;
+            for start in (0..end).step_by(40) {
+                pool.write(&model, 1, start..(start + 40).min(end), false).await;
+            }
+            pool.store.land_all().await.expect("lands");
+            for start in (0..end).step_by(2) {
+                if rng.chance(1, 50) {
+                    pool.write(&model, 2, start..start + 1 + rng.below(4), false).await;
+                }
+                pool.punch(&model, 1, start..start + 1, false).await;
+            }
+            pool.store.land_all().await.expect("lands");
+            pool.check_space();
+            pool.observe_all(&model, &format!("seed {seed}")).await;
         });
     }
 }

@@ -48,6 +48,18 @@ impl<B: Backing> ThinStore<B> {
         Ok(())
     }
 
+    /// Enters what is pending into the map, if no request came since `last` was returned here.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the store has failed.
+    pub async fn land_if_idle(self: &Rc<Self>, last: u64) -> Result<u64, BlockError> {
+        let next = self.next_sequence.get();
+        if next == last && self.pending.borrow().lowest().is_some() {
+            self.land_what_fits().await?;
+        }
+        Ok(next)
+    }
+
     /// Ends the background work, and makes a last checkpoint. Requests are refused from now on.
     ///
     /// # Errors
@@ -58,6 +70,10 @@ impl<B: Backing> ThinStore<B> {
         self.is_stopping.set(true);
         self.work.raise();
         self.progress.raise();
+        // From then on, nothing is written to the store's extents.
+        while self.background_work.get() > 0 {
+            self.progress.changed().await;
+        }
         result
     }
 }
@@ -74,7 +90,13 @@ async fn keep<B: Backing, F: Future<Output = Result<(), BlockError>>>(
         }
         // From before the work on: more may come meanwhile.
         let changed = strong.work.next();
-        if let Err(error) = work(strong.clone()).await {
+        strong.background_work.set(strong.background_work.get() + 1);
+        let result = work(strong.clone()).await;
+        strong.background_work.set(strong.background_work.get() - 1);
+        if strong.is_stopping.get() {
+            strong.progress.raise();
+        }
+        if let Err(error) = result {
             strong.fail(&error);
             return;
         }

@@ -83,7 +83,7 @@ impl<B: Backing> ThinStore<B> {
 
     async fn make_checkpoint(self: &Rc<Self>) -> Result<(), BlockError> {
         self.check_usable()?;
-        let covered = self.pending.borrow().lowest().unwrap_or(self.next_sequence.get()) - 1;
+        let covered = self.coverable();
         let FrozenCheckpoint { anchor, runs, freed } = self.freeze(covered)?;
         self.check_usable()?;
         let written: u64 = runs.iter().map(|(_, data)| data.len() as u64).sum();
@@ -101,6 +101,11 @@ impl<B: Backing> ThinStore<B> {
             counts.freed_segments += freed.len() as u64;
         }
         self.discard_segments(&freed).await
+    }
+
+    /// The highest write that a checkpoint would cover now, with all before it.
+    pub(super) fn coverable(&self) -> u64 {
+        self.pending.borrow().lowest().unwrap_or(self.next_sequence.get()) - 1
     }
 
     pub(super) async fn write_anchor(&self, anchor: &Anchor) -> Result<(), BlockError> {

@@ -49,7 +49,7 @@ impl<B: Backing> ThinStore<B> {
             }
             if in_vain > 0 {
                 // Only what a checkpoint covers can be collected.
-                self.land_all().await?;
+                self.land_what_fits().await?;
                 self.checkpoint().await?;
             }
             let victims = self.victims(self.missing_segments(false));
@@ -84,8 +84,11 @@ impl<B: Backing> ThinStore<B> {
             let (before, victims) = (self.gained_bytes(), self.victims(self.missing_segments(true)));
             if !victims.is_empty() {
                 self.collect_segments(&victims).await?;
-                self.progress.raise();
+            } else if self.covered.get() < self.coverable() {
+                // Segments can be freed or collected afterwards.
+                self.checkpoint().await?;
             }
+            self.progress.raise();
             let is_in_vain = self.gained_bytes() <= before;
             self.garbage_in_vain.set(is_in_vain.then_some(garbage));
         }
@@ -259,6 +262,7 @@ impl<B: Backing> ThinStore<B> {
     }
 
     async fn write_run_of_copies(self: &Rc<Self>, segment: u64, copies: &[Copy]) -> Result<(), BlockError> {
+        self.check_usable()?;
         let records = BatchRecords { fragments: copies.iter().map(|copy| copy.record).collect(), ..Default::default() };
         let end = records.contents(0).last().expect("a run has copies").end as u64;
         let run_bytes = end.next_multiple_of(self.grid.unit_bytes);

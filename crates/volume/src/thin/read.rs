@@ -144,7 +144,7 @@ impl<B: Backing> ThinStore<B> {
     }
 
     /// Whether a block is pending with content, or mapped. Its leaf is in memory.
-    fn has_content(&self, line: u32, block: u64) -> bool {
+    pub(super) fn has_content(&self, line: u32, block: u64) -> bool {
         let (pending, holes) = self.pending.borrow().bits(line, block / WINDOW_BLOCKS);
         let bit = 1 << (block % WINDOW_BLOCKS);
         if pending & bit != 0 {

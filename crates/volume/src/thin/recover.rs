@@ -132,6 +132,7 @@ impl<B: Backing> ThinStore<B> {
         store.apply(found).await?;
         store.land_all().await?;
         store.checkpoint().await?;
+        store.is_recovering.set(false);
         store.spawn_background();
         Ok(store)
     }
@@ -178,6 +179,8 @@ impl<B: Backing> ThinStore<B> {
             counts: RefCell::default(),
             checkpointing: Cell::new(false),
             is_stopping: Cell::new(false),
+            background_work: Cell::new(0),
+            is_recovering: Cell::new(true),
         }
     }
 

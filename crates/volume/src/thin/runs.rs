@@ -114,6 +114,13 @@ impl<B: Backing> ThinStore<B> {
         if let Some(open) = open.filter(|open| self.segments.borrow().left(*open) > 0) {
             return Some(open);
         }
+        let is_kept = self.segments.borrow().free_count() <= self.segments_kept_from_runs();
+        if is_kept {
+            // A checkpoint or the collector has to free segments first.
+            self.waits_for_segments.set(true);
+            self.work.raise();
+            return None;
+        }
         let next = self.segments.borrow_mut().open(SegmentUse::Data)?;
         self.queue.borrow_mut().open = Some(next);
         Some(next)
@@ -142,7 +149,8 @@ impl<B: Backing> ThinStore<B> {
                 }
                 break;
             }
-            if part.content.is_none() && records + RECORD_BYTES as u64 > bytes {
+            let index = (records + RECORD_BYTES as u64).next_multiple_of(BLOCK as u64);
+            if part.content.is_none() && index + contents > bytes {
                 is_full = true;
                 break;
             }
@@ -289,6 +297,12 @@ impl<B: Backing> ThinStore<B> {
         let store = self.clone();
         self.env().spawn(async move { done.send(store.make_durable().await) });
         flushed.await.unwrap_or(Err(BlockError::Stopped))
+    }
+
+    /// As [`ThinStore::land_all`], unless there are not enough free segments.
+    pub(super) async fn land_what_fits(self: &Rc<Self>) -> Result<(), BlockError> {
+        self.write_runs(true);
+        if self.queue.borrow().is_empty() { self.land_all().await } else { Ok(()) }
     }
 
     /// Writes everything to runs that was accepted so far, and enters it into the map.

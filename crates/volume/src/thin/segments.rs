@@ -49,6 +49,8 @@ pub(super) struct SegmentTable {
     grid: Grid,
     segments: BTreeMap<u64, Segment>,
     free: BTreeSet<u64>,
+    /// Number of segments that are to be discarded.
+    freed: usize,
     /// Leaves of the table that changed since the last checkpoint.
     pub dirty: BTreeSet<u64>,
     live_data: u64,
@@ -63,6 +65,7 @@ impl SegmentTable {
             grid,
             segments: BTreeMap::new(),
             free: BTreeSet::new(),
+            freed: 0,
             dirty: BTreeSet::new(),
             live_data: 0,
             live_nodes: 0,
@@ -76,6 +79,7 @@ impl SegmentTable {
         let state = if is_free { SegmentState::Freed } else { SegmentState::Closed };
         let replaced = self.segments.insert(id, Segment { state, record, in_flight: 0, unreadable: false });
         debug_assert!(replaced.is_none(), "segment {id} twice");
+        self.freed += usize::from(is_free);
         *self.live_of(record.used_for) += u64::from(record.live_bytes);
     }
 
@@ -84,6 +88,7 @@ impl SegmentTable {
     pub fn found_runs(&mut self, id: u64, newest_sequence: u64) {
         let filled_bytes = self.grid.segment_bytes as u32;
         let segment = self.segments.get_mut(&id).expect("a segment of the store");
+        self.freed -= usize::from(segment.state == SegmentState::Freed);
         segment.state = SegmentState::Closed;
         let record = &mut segment.record;
         (record.used_for, record.filled_bytes) = (SegmentUse::Data, filled_bytes);
@@ -128,6 +133,7 @@ impl SegmentTable {
         let segment = self.segments.get_mut(&id).expect("a segment of the store");
         debug_assert_eq!(segment.state, SegmentState::Open);
         let start = u64::from(segment.record.filled_bytes);
+        assert!(start + run_bytes <= self.grid.segment_bytes, "a run of {run_bytes} bytes at {start} of a segment");
         segment.record.filled_bytes += run_bytes as u32;
         segment.record.newest_sequence = segment.record.newest_sequence.max(newest_sequence);
         segment.in_flight += 1;
@@ -212,6 +218,7 @@ impl SegmentTable {
             let segment = self.segments.get_mut(&id).expect("it was just seen");
             segment.state = SegmentState::Freed;
             segment.record = SegmentRecord::default();
+            self.freed += 1;
             self.mark_dirty(id);
         }
         unused
@@ -222,6 +229,7 @@ impl SegmentTable {
         let segment = self.segments.get_mut(&id).expect("a segment of the store");
         debug_assert_eq!(segment.state, SegmentState::Freed);
         segment.state = SegmentState::Free;
+        self.freed -= 1;
         self.free.insert(id);
     }
 
@@ -233,8 +241,7 @@ impl SegmentTable {
 
     pub fn sums(&self) -> SegmentSums {
         let total = self.segments.len() as u64 * self.grid.segment_bytes;
-        let is_free = |segment: &Segment| matches!(segment.state, SegmentState::Free | SegmentState::Freed);
-        let free = self.segments.values().filter(|segment| is_free(segment)).count() as u64 * self.grid.segment_bytes;
+        let free = (self.free.len() + self.freed) as u64 * self.grid.segment_bytes;
         let (live_data, live_nodes) = (self.live_data, self.live_nodes);
         SegmentSums { total, free, live_data, live_nodes, garbage: total - free - live_data - live_nodes }
     }

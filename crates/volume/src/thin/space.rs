@@ -118,6 +118,12 @@ impl<B: Backing> ThinStore<B> {
         1 + bytes.div_ceil(self.grid.segment_bytes - inner_node_bytes(CHILDREN) as u64) as usize
     }
 
+    /// Free segments that runs of accepted parts leave to checkpoints. A recovery needs none of
+    /// them: its first checkpoint is small.
+    pub(super) fn segments_kept_from_runs(&self) -> usize {
+        if self.is_recovering.get() { 0 } else { self.checkpoint_segments(self.segments.borrow().len()) }
+    }
+
     /// Free segments that users leave alone.
     pub(super) fn reserved_segments(&self, segments: usize) -> usize {
         self.checkpoint_segments(segments) + 1 + collector_segments(segments)

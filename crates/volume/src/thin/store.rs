@@ -116,6 +116,10 @@ pub struct ThinStore<B: Backing> {
     /// Checkpoints run one after the other.
     pub(super) checkpointing: Cell<bool>,
     pub(super) is_stopping: Cell<bool>,
+    /// Tasks that work in the background now.
+    pub(super) background_work: Cell<u32>,
+    /// The store is being opened.
+    pub(super) is_recovering: Cell<bool>,
 }
 
 /// Dropped with the last read of a time.

@@ -88,15 +88,14 @@ impl<B: Backing> ThinStore<B> {
         if inner.start >= inner.end {
             return self.zero_in_blocks(line, offset, len, fua).await;
         }
-        self.zero_in_blocks(line, offset, inner.start - offset, fua).await?;
-        self.zero_in_blocks(line, inner.end, end - inner.end, fua).await?;
         let (mut block, last) = (inner.start / BLOCK_BYTES, inner.end / BLOCK_BYTES);
         while let Some(next) = self.next_used(line, block, last).await? {
             let end = last.min((next / LEAF_BLOCKS + 1) * LEAF_BLOCKS);
             self.write_piece(line, Piece { block: next, blocks: end - next, content: None }, fua).await?;
             block = end;
         }
-        Ok(())
+        self.zero_in_blocks(line, offset, inner.start - offset, fua).await?;
+        self.zero_in_blocks(line, inner.end, end - inner.end, fua).await
     }
 
     /// The first block in `block..end` whose leaf has mapped or pending blocks.
@@ -113,16 +112,19 @@ impl<B: Backing> ThinStore<B> {
         Ok(leaf.map(|leaf| block.max(leaf * LEAF_BLOCKS)).filter(|&next| next < end))
     }
 
-    /// Zeroes less than a block on each side, if the block has data.
+    /// Zeroes bytes that cover none of their blocks completely. Blocks without content stay so.
     async fn zero_in_blocks(self: &Rc<Self>, line: u32, offset: u64, len: u64, fua: bool) -> Result<(), BlockError> {
-        if len == 0 {
-            return Ok(());
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let block = at / BLOCK_BYTES;
+            let to = end.min((block + 1) * BLOCK_BYTES);
+            self.load_leaf(line, block / LEAF_BLOCKS).await?;
+            if self.has_content(line, block) {
+                self.write_in_blocks(line, at, &Buf::zeroes((to - at) as usize), fua).await?;
+            }
+            at = to;
         }
-        let (first, last) = (offset / BLOCK_BYTES, (offset + len - 1) / BLOCK_BYTES);
-        if self.next_used(line, first, last + 1).await?.is_none() {
-            return Ok(());
-        }
-        self.write_in_blocks(line, offset, &Buf::zeroes(len as usize), fua).await
+        Ok(())
     }
 
     /// Writes bytes that cover none of their blocks completely.

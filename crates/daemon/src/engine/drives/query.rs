@@ -29,6 +29,7 @@ impl Control for Engine {
             let catalogue = group.catalogue().await?;
             let mut seen = view::group(&group, &status, &catalogue, &moment);
             seen.warnings.extend(self.all_warnings(&group, &status));
+            group.add_thin(&catalogue, &mut seen).await?;
             let in_sync = |member: &&api::Member| member.state == api::MemberState::InSync;
             groups.push(GroupStatus {
                 in_sync_count: seen.members.iter().filter(in_sync).count() as u32,
@@ -139,10 +140,7 @@ impl Engine {
         let (status, catalogue) = (group.status().await?, group.catalogue().await?);
         let mut seen = view::group(group, &status, &catalogue, &self.moment().await?);
         seen.warnings.extend(self.all_warnings(group, &status));
-        if catalogue.thin.is_some() {
-            seen.thin = group.thin_space().await?.as_ref().map(view::thin_pool);
-            seen.warnings.extend(group.thin_warning());
-        }
+        group.add_thin(&catalogue, &mut seen).await?;
         Ok(seen)
     }
 

@@ -33,6 +33,7 @@ pub(crate) mod wipe;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use api::ErrorCode;
@@ -100,10 +101,15 @@ pub(crate) struct GroupBody {
     pub secrets: HostSecrets,
     /// A task that reads the catalogue in order to change it holds this lock.
     catalogue_turn: tokio::sync::Mutex<()>,
+    /// A task that gives space of the group to a volume or pool holds this lock, from the look at
+    /// the catalogue to its change.
+    pub space_turn: tokio::sync::Mutex<()>,
     pub maintenance: Maintenance,
     pub presence: Mutex<Presence>,
     /// Notified when the pool of thin volumes of any group wants more space.
     thin_growth: Arc<Notify>,
+    /// The thin store's activity when it was last looked at.
+    thin_activity: AtomicU64,
     /// Why the thin volumes could not be started.
     thin_failure: Mutex<Option<String>>,
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use array::{
@@ -91,9 +92,11 @@ pub(crate) async fn start(
         limiters: Mutex::default(),
         secrets: HostSecrets::default(),
         catalogue_turn: tokio::sync::Mutex::default(),
+        space_turn: tokio::sync::Mutex::default(),
         maintenance: Maintenance::default(),
         presence: Mutex::default(),
         thin_growth,
+        thin_activity: AtomicU64::default(),
         thin_failure: Mutex::default(),
     });
     let group = Arc::new(Group { name, body });

@@ -4,7 +4,9 @@
 //! in steps, whenever the store says that it will need more.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
 
 use api::ErrorCode;
 use array::Array;
@@ -24,8 +26,17 @@ use crate::http::{Answer, ControlError};
 const STEP_BYTES_MIN: u64 = 1 << 30;
 const STEP_SHARE: u64 = 256;
 
+/// A step takes at most one part in so many of the free space, if that is enough for a pool.
+const FREE_SHARE: u64 = 4;
+
 /// Segments without which a pool is not worth its reserves.
 const SEGMENTS_MIN: u64 = 48;
+
+/// A pool with so much in use is nearly full.
+const FULL_PERCENT: u64 = 95;
+
+/// A store that got no request for so long is idle.
+const IDLE: Duration = Duration::from_secs(10);
 
 type Store = ThinStore<ArrayBacking<ShardEnv>>;
 
@@ -40,8 +51,10 @@ fn take(space: Space, used: &[ExtentRecord], segment_bytes: u64, step_bytes: u64
     found.into_iter().flatten().map(whole).filter(|extent| extent.len_bytes > 0).collect()
 }
 
-fn step_bytes(space: &Space) -> u64 {
-    STEP_BYTES_MIN.max(space.capacity_bytes / STEP_SHARE)
+/// Bytes of the next step of a pool. A small group keeps most of its free space.
+fn step_bytes(space: &Space, used: &[ExtentRecord], segment_bytes: u64) -> u64 {
+    let step = STEP_BYTES_MIN.max(space.capacity_bytes / STEP_SHARE);
+    step.min(space.free_bytes(used) / FREE_SHARE).max(SEGMENTS_MIN * segment_bytes)
 }
 
 /// Opens the store of a pool on the leading shard.
@@ -78,11 +91,12 @@ impl Group {
         .await
     }
 
-    /// Makes a pool and its store: first on the drives, then in the catalogue.
-    async fn make_pool(&self, catalogue: &Catalogue) -> Answer<()> {
+    /// Chooses space for a pool.
+    fn plan_pool(&self, catalogue: &Catalogue) -> Answer<ThinPoolRecord> {
         let (space, used) = view::space(self, catalogue);
         let grid = Grid::plan(&self.shared.geometry);
-        let extents = take(space, &used, grid.segment_bytes, step_bytes(&space));
+        let step = step_bytes(&space, &used, grid.segment_bytes);
+        let extents = take(space, &used, grid.segment_bytes, step);
         let segments: u64 = extents.iter().map(|extent| extent.len_bytes / grid.segment_bytes).sum();
         if segments < SEGMENTS_MIN {
             let message = format!(
@@ -93,13 +107,18 @@ impl Group {
             );
             return Err(ControlError::new(ErrorCode::NoSpace, message));
         }
+        Ok(ThinPoolRecord { segment_bytes: grid.segment_bytes, extents })
+    }
+
+    /// Makes a pool and its store: first on the drives, then in the catalogue.
+    async fn make_pool(&self, pool: ThinPoolRecord) -> Answer<()> {
+        let grid = Grid::plan(&self.shared.geometry);
         let is_added = self.lead(|array| async move { array.add_intent_log().await }).await?;
         if !is_added.map_err(|error| block_error(&self.name, &error))? {
             let message = format!("the group {:?} is busy with its drives: try again in a moment", self.name);
             return Err(ControlError::new(ErrorCode::Busy, message));
         }
-        self.release(extents.clone()).await?;
-        let pool = ThinPoolRecord { segment_bytes: grid.segment_bytes, extents };
+        self.release(pool.extents.clone()).await?;
         let (made, secret) = (pool.clone(), *new_uuid()?.as_bytes());
         let created = self.lead(move |array| async move {
             let uuid = array.shared().array;
@@ -114,10 +133,12 @@ impl Group {
         }
     }
 
-    /// Makes the pool if there is none. Refuses if it could not be opened.
-    pub async fn need_pool(&self, catalogue: &Catalogue) -> Answer<()> {
+    /// Makes the pool if there is none. Refuses if it could not be opened. With `dry_run`, only looks
+    /// whether that can be done.
+    pub async fn need_pool(&self, catalogue: &Catalogue, dry_run: bool) -> Answer<()> {
         if catalogue.thin.is_none() {
-            return self.make_pool(catalogue).await;
+            let pool = self.plan_pool(catalogue)?;
+            return if dry_run { Ok(()) } else { self.make_pool(pool).await };
         }
         match self.thin_space().await? {
             Some(_) => Ok(()),
@@ -173,10 +194,21 @@ impl Group {
         Ok((blocks * format::BLOCK as u64, live_bytes))
     }
 
-    /// A warning if the thin volumes could not be started.
-    pub fn thin_warning(&self) -> Option<String> {
-        let failure = self.thin_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.as_ref().map(|reason| format!("the thin volumes are not started: {reason}"))
+    /// Adds the pool to a group that is shown, and its warnings.
+    pub async fn add_thin(&self, catalogue: &Catalogue, shown: &mut api::Group) -> Answer<()> {
+        let Some(pool) = &catalogue.thin else { return Ok(()) };
+        if let Some(reason) = &*self.thin_failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            shown.warnings.push(format!("the thin volumes are not started: {reason}"));
+        }
+        let Some(space) = self.thin_space().await? else { return Ok(()) };
+        shown.thin = Some(view::thin_pool(&space));
+        if space.used() >= space.limit / 100 * FULL_PERCENT && shown.free_bytes < pool.segment_bytes {
+            let (used, limit) = (api::format_bytes(space.used()), api::format_bytes(space.limit));
+            shown.warnings.push(format!(
+                "thin volumes use {used} of at most {limit}, and the group has no more: discard data or delete a volume"
+            ));
+        }
+        Ok(())
     }
 
     /// Says that the group may have more space for its pool.
@@ -202,17 +234,35 @@ impl Group {
         .await
     }
 
+    /// Has the store enter into its map what is pending, if it was idle since the last call. So the
+    /// numbers for people are right, and discarded space is free.
+    async fn land_if_idle(&self) {
+        let (key, last) = (self.key, self.thin_activity.load(Ordering::Relaxed));
+        let landed = self.lead(move |_| async move {
+            match shard::store(key) {
+                Some(store) => store.land_if_idle(last).await.unwrap_or(last),
+                None => last,
+            }
+        });
+        // An error means that the group is being stopped.
+        if let Ok(seen) = landed.await {
+            self.thin_activity.store(seen, Ordering::Relaxed);
+        }
+    }
+
     /// Adds a step to the pool if its store wants more space.
     async fn grow_pool(&self) -> Answer<()> {
         let key = self.key;
         let is_wanted = self.lead(move |_| async move { shard::store(key).is_some_and(|store| store.wants_space()) });
-        let catalogue = self.catalogue().await?;
-        let Some(pool) = catalogue.thin.clone() else { return Ok(()) };
         if !is_wanted.await? {
             return Ok(());
         }
+        let turn = self.space_turn.lock().await;
+        let catalogue = self.catalogue().await?;
+        let Some(pool) = catalogue.thin.clone() else { return Ok(()) };
         let (space, used) = view::space(self, &catalogue);
-        let extents = take(space, &used, pool.segment_bytes, step_bytes(&space));
+        let step = step_bytes(&space, &used, pool.segment_bytes);
+        let extents = take(space, &used, pool.segment_bytes, step);
         if !extents.is_empty() {
             let added = extents.clone();
             self.change_catalogue(|catalogue| {
@@ -226,6 +276,7 @@ impl Group {
         } else {
             tracing::warn!(group = self.name, "the pool of thin volumes cannot grow: the group has no free space");
         }
+        drop(turn);
         let grown = self.lead(move |_| async move {
             let Some(store) = shard::store(key) else { return Ok(()) };
             if extents.is_empty() {
@@ -277,9 +328,15 @@ impl Engine {
     /// Lets pools of thin volumes grow, for as long as the engine lives.
     pub(crate) async fn grow_pools(engine: Weak<Engine>, growth: Arc<Notify>) {
         loop {
-            growth.notified().await;
+            let is_wanted = tokio::time::timeout(IDLE, growth.notified()).await.is_ok();
             let Some(engine) = engine.upgrade() else { return };
-            let _one = engine.changes.lock().await;
+            if !is_wanted {
+                for group in engine.all() {
+                    group.land_if_idle().await;
+                }
+                continue;
+            }
+            // Not in turn with requests: one of them may wait for writes that wait for this.
             for group in engine.all() {
                 if let Err(error) = group.grow_pool().await {
                     tracing::error!(group = group.name, %error, "the pool of thin volumes could not grow");

@@ -42,6 +42,7 @@ impl VolumeControl for Engine {
     async fn volume_create(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let group = self.find(&request.group)?;
+        let turn = group.space_turn.lock().await;
         let catalogue = group.catalogue().await?;
         if catalogue.volumes.iter().any(|volume| volume.name == request.volume) {
             return Err(ControlError::volume_exists(&request.name()));
@@ -57,11 +58,11 @@ impl VolumeControl for Engine {
         };
         let thin = if request.thin { "thin " } else { "" };
         let steps = vec![format!("make the {thin}volume \"{}\" of {}", request.name(), format_bytes(size_bytes))];
+        if request.thin {
+            group.need_pool(&catalogue, request.dry_run).await?;
+        }
         if request.dry_run {
             return Ok(Changed::planned(steps));
-        }
-        if request.thin {
-            group.need_pool(&catalogue).await?;
         }
         let record = VolumeRecord {
             id: catalogue.next_id,
@@ -80,6 +81,7 @@ impl VolumeControl for Engine {
                 catalogue.volumes.push(added);
             })
             .await?;
+        drop(turn);
         group.set_volume(&record).await?;
         tracing::info!(volume = %request.name(), size_bytes, "created");
         Ok(Changed::done(steps, self.query_volume(&group, &record).await?))
@@ -88,6 +90,7 @@ impl VolumeControl for Engine {
     async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
+        let turn = group.space_turn.lock().await;
         let catalogue = group.catalogue().await?;
         let (space, used) = view::space(&group, &catalogue);
         let no_room = |needed: &str| Self::no_room(name, needed, space.free_bytes(&used));
@@ -137,6 +140,7 @@ impl VolumeControl for Engine {
                 }
             })
             .await?;
+        drop(turn);
         group.set_volume(&resized).await?;
         self.freed(&group, freed).await?;
         self.notify_resized(&group, resized.id);
