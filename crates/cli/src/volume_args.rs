@@ -22,7 +22,7 @@ than its group. When the group is full, writes get the no-space error; reads, di
     Create {
         /// Its name, GROUP/VOLUME
         name: VolumeName,
-        /// Its capacity, or a share of the group's free space, such as 100%; of a thin volume no share
+        /// Its capacity, or a share of the group's free space, such as 100% (not of a thin volume)
         #[arg(long)]
         size: VolumeSize,
         /// Take space when the volume is written, and not at once

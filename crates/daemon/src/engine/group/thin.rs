@@ -133,8 +133,8 @@ impl Group {
         }
     }
 
-    /// Makes the pool if there is none. Refuses if it could not be opened. With `dry_run`, only looks
-    /// whether that can be done.
+    /// Makes the pool if there is none. Refuses if it could not be opened. With `dry_run`, only
+    /// looks whether that can be done.
     pub async fn need_pool(&self, catalogue: &Catalogue, dry_run: bool) -> Answer<()> {
         if catalogue.thin.is_none() {
             let pool = self.plan_pool(catalogue)?;
