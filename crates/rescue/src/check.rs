@@ -1,6 +1,6 @@
 //! Checks whether everything is as the format says.
 
-use format::MemberState;
+use format::{MemberState, VolumeKind, VolumeRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::Progress;
@@ -12,6 +12,7 @@ use crate::map::Map;
 use crate::parity::{ParityCheck, ParityCount};
 use crate::probe::SuperblockCopy;
 use crate::survey::{Survey, SurveyedDrive};
+use crate::thin::ThinStore;
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +140,9 @@ fn check_group(
         findings.push(Finding::group(group, Structure::Log, message));
     }
     let records = &volumes.catalogue.volumes;
+    if let Some(pool) = &volumes.catalogue.thin {
+        findings.extend(check_thin(group, ThinStore::open(group, drives, (&map, &log), pool), records));
+    }
     let parity = parity.then(|| {
         let (count, found) = ParityCheck::new(group, drives, &log, records).run(&map, progress);
         findings.extend(found);
@@ -163,6 +167,21 @@ fn check_group(
         parity,
         warnings: group.warnings(drives),
     }
+}
+
+/// Reports what cannot be read of the maps of thin volumes.
+fn check_thin(group: &Group, store: Result<ThinStore<'_>, String>, records: &[VolumeRecord]) -> Vec<Finding> {
+    let finding = |message| Finding::group(group, Structure::Thin, message);
+    let mut store = match store {
+        Ok(store) => store,
+        Err(why) => return vec![finding(format!("the thin volumes cannot be read: {why}"))],
+    };
+    let mut findings = Vec::new();
+    for record in records.iter().filter(|record| record.kind == VolumeKind::Thin) {
+        let found = store.check(record.id as u32).into_iter();
+        findings.extend(found.map(|message| finding(format!("thin volume {}: {message}", record.name))));
+    }
+    findings
 }
 
 /// Reports slots without a drive, and members whose superblocks disagree.

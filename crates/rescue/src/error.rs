@@ -34,13 +34,11 @@ pub enum RescueError {
         /// The names of the volumes that exist.
         known: Vec<String>,
     },
-    /// The volume is thin.
-    #[error(
-        "\"{name}\" is a thin volume: this program cannot read those yet; start the group, on copies of its drives"
-    )]
+    /// The maps of thin volumes cannot be read.
+    #[error("the thin volumes cannot be read: {why}")]
     Thin {
-        /// The volume.
-        name: String,
+        /// The damage.
+        why: String,
     },
     /// The group was run twice, each time with other members.
     #[error("{drive} went on without {other} while that went on without it: leave out the drives of one half")]

@@ -1,6 +1,7 @@
 //! Extracts the bytes of a volume.
 
-use format::{VolumeKind, VolumeRecord};
+use format::thin::entry::LEAF_BLOCKS;
+use format::{BLOCK, ThinPoolRecord, VolumeKind, VolumeRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::Progress;
@@ -14,6 +15,7 @@ use crate::stripe::StripeReader;
 use crate::sums::DamagedRange;
 use crate::survey::{Survey, SurveyedDrive};
 use crate::target::Target;
+use crate::thin::{Content, ThinStore};
 use crate::walk::{Piece, Walk};
 
 /// Bytes that are passed to the target at once.
@@ -55,6 +57,8 @@ pub struct Extraction<'a> {
     map: Map,
     log: Log,
     volume: VolumeRecord,
+    /// The pool of a thin volume.
+    pool: Option<ThinPoolRecord>,
     partial: bool,
     warnings: Vec<String>,
 }
@@ -75,11 +79,9 @@ impl<'a> Extraction<'a> {
             return Err(RescueError::Catalogue { why });
         }
         let known = volumes.catalogue.volumes.iter().map(|record| record.name.clone()).collect();
+        let pool = volumes.catalogue.thin;
         let record = volumes.catalogue.volumes.into_iter().find(|record| record.name == volume);
         let record = record.ok_or_else(|| RescueError::NoVolume { name: volume.to_owned(), known })?;
-        if record.kind == VolumeKind::Thin {
-            return Err(RescueError::Thin { name: volume.to_owned() });
-        }
         let map = Map::read(group, drives, &mut Vec::new());
         let log = Log::read(group, drives, &mut Vec::new());
         let mut warnings = group.warnings(drives);
@@ -88,7 +90,8 @@ impl<'a> Extraction<'a> {
             warnings
                 .push(format!("{torn} blocks of the allocation map have damaged copies only: taken as never written"));
         }
-        let extraction = Extraction { group, drives, map, log, volume: record, partial, warnings };
+        let pool = pool.filter(|_| record.kind == VolumeKind::Thin);
+        let extraction = Extraction { group, drives, map, log, volume: record, pool, partial, warnings };
         let lost = extraction.lost_to_missing_members();
         if !partial && !lost.is_empty() {
             let why = extraction.why_lost(&lost, 0);
@@ -113,6 +116,9 @@ impl<'a> Extraction<'a> {
     /// [`RescueError::Write`]; [`RescueError::Lost`] at the first lost range, unless `partial` is
     /// set.
     pub fn run(&self, target: &mut dyn Target, progress: Progress<'_>) -> Result<ExtractReport, RescueError> {
+        if let Some(pool) = &self.pool {
+            return self.run_thin(pool, target, progress);
+        }
         let mut reader = StripeReader::new(self.group, self.drives, &self.log);
         let mut lost = Lost::default();
         let mut writer = Writer { target, start: 0, bytes: Vec::with_capacity(WRITE_BYTES) };
@@ -145,9 +151,13 @@ impl<'a> Extraction<'a> {
         }
         writer.end()?;
         progress(self.volume.size_bytes, self.volume.size_bytes);
-        Ok(ExtractReport {
+        Ok(self.report(writer.target.name(), hole_bytes, lost, &reader))
+    }
+
+    fn report(&self, target: &str, hole_bytes: u64, lost: Lost, reader: &StripeReader<'_>) -> ExtractReport {
+        ExtractReport {
             volume: format!("{}/{}", self.group.name(), self.volume.name),
-            target: writer.target.name().to_owned(),
+            target: target.to_owned(),
             size_bytes: self.volume.size_bytes,
             data_bytes: self.volume.size_bytes - hole_bytes - lost.bytes,
             computed_bytes: reader.computed_bytes,
@@ -157,7 +167,55 @@ impl<'a> Extraction<'a> {
             damaged_count: reader.sums.damaged_count(),
             damaged: reader.sums.damaged_ranges(),
             warnings: self.warnings.clone(),
-        })
+        }
+    }
+
+    /// As [`Extraction::run`], for a thin volume: leaf by leaf of its map.
+    fn run_thin(
+        &self,
+        pool: &ThinPoolRecord,
+        target: &mut dyn Target,
+        progress: Progress<'_>,
+    ) -> Result<ExtractReport, RescueError> {
+        let store = ThinStore::open(self.group, self.drives, (&self.map, &self.log), pool);
+        let mut store = store.map_err(|why| RescueError::Thin { why })?;
+        let (line, size) = (self.volume.id as u32, self.volume.size_bytes);
+        let map = store.volume_map(line);
+        let mut copy = ThinCopy {
+            writer: Writer { target, start: 0, bytes: Vec::with_capacity(WRITE_BYTES) },
+            at: 0,
+            hole_bytes: 0,
+            lost: Lost::default(),
+        };
+        let leaf_bytes = LEAF_BLOCKS * BLOCK as u64;
+        // Leaves with content, and ranges whose map is lost.
+        let mut parts: Vec<(u64, u64, bool)> =
+            store.used_leaves(line, &map).into_iter().map(|leaf| (leaf * leaf_bytes, leaf_bytes, true)).collect();
+        parts.extend(map.lost().map(|(block, blocks)| (block * BLOCK as u64, blocks * BLOCK as u64, false)));
+        parts.sort_unstable();
+        for (start, len, is_readable) in parts.into_iter().filter(|(start, ..)| *start < size) {
+            let end = size.min(start + len);
+            copy.hole_until(start.max(copy.at))?;
+            if is_readable && !map.is_lost(start / leaf_bytes) {
+                for (number, content) in (0..).zip(store.leaf(line, start / leaf_bytes, &map)) {
+                    let at = start + number * BLOCK as u64;
+                    if at < end {
+                        copy.block(&mut store, content.as_ref(), (at, end.min(at + BLOCK as u64)))?;
+                    }
+                }
+            } else {
+                copy.lose_until(end)?;
+            }
+            if !self.partial && !copy.lost.is_empty() {
+                let why = self.why_lost(&copy.lost, store.reader().sums.damaged_count());
+                return Err(RescueError::Lost { why, lost: copy.lost.ranges });
+            }
+            progress(copy.at, size);
+        }
+        copy.hole_until(size)?;
+        copy.writer.end()?;
+        progress(size, size);
+        Ok(self.report(copy.writer.target.name(), copy.hole_bytes, copy.lost, store.reader()))
     }
 
     /// Ranges that no present member can provide, neither directly nor by computation.
@@ -215,6 +273,54 @@ pub(crate) fn is_lost(group: &Group, piece: &Piece) -> bool {
             let missing = group.lost_strips(piece.at.set, piece.at.offset);
             missing.contains(&piece.strip) && missing.len() > group.geometry.parity_count
         }
+    }
+}
+
+/// A thin volume that is being written to a target.
+struct ThinCopy<'t> {
+    writer: Writer<'t>,
+    /// The next byte.
+    at: u64,
+    hole_bytes: u64,
+    lost: Lost,
+}
+
+impl ThinCopy<'_> {
+    /// Bytes without content.
+    fn hole_until(&mut self, end: u64) -> Result<(), RescueError> {
+        if self.at < end {
+            self.writer.hole(self.at, end - self.at)?;
+            self.hole_bytes += end - self.at;
+            self.at = end;
+        }
+        Ok(())
+    }
+
+    /// Bytes that cannot be read.
+    fn lose_until(&mut self, end: u64) -> Result<(), RescueError> {
+        if self.at < end {
+            self.writer.hole(self.at, end - self.at)?;
+            self.lost.push(self.at, end - self.at);
+            self.at = end;
+        }
+        Ok(())
+    }
+
+    /// A block, or less of it at the end of the volume.
+    fn block(
+        &mut self,
+        store: &mut ThinStore<'_>,
+        content: Option<&Content>,
+        (start, end): (u64, u64),
+    ) -> Result<(), RescueError> {
+        let Some(content) = content else { return self.hole_until(end) };
+        let mut block = vec![0; (end - start) as usize];
+        if !store.read_block(content, &mut block) {
+            return self.lose_until(end);
+        }
+        self.writer.room(start, block.len())?.copy_from_slice(&block);
+        self.at = end;
+        Ok(())
     }
 }
 

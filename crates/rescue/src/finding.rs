@@ -25,6 +25,8 @@ pub enum Structure {
     Stripe,
     /// Checksums of data and parity.
     Checksum,
+    /// Anchors, tables and maps of thin volumes.
+    Thin,
 }
 
 /// A defect.

@@ -39,6 +39,7 @@ mod stripe;
 mod sums;
 mod survey;
 mod target;
+mod thin;
 mod walk;
 
 pub use check::{CheckReport, CheckedGroup, check};

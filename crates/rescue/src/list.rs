@@ -1,15 +1,16 @@
 //! A report of the content of drives.
 
-use format::{MemberState, Role, SuperblockError, VolumeRecord};
+use format::{MemberState, Role, SuperblockError, VolumeKind, VolumeRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::Volumes;
 use crate::extract::is_lost;
 use crate::group::{Exclusion, Group};
-use crate::log::read_lost;
+use crate::log::{Log, read_lost};
 use crate::map::Map;
 use crate::probe::{SuperblockCopy, Unusable};
 use crate::survey::{Survey, SurveyedDrive};
+use crate::thin::ThinStore;
 use crate::walk::Walk;
 
 /// The content of some drives.
@@ -179,7 +180,8 @@ pub struct VolumeReport {
     pub id: u64,
     /// Its size.
     pub size_bytes: u64,
-    /// Bytes that were ever written, in whole chunks of the allocation map.
+    /// Bytes that were ever written, in whole chunks of the allocation map. Of a thin volume its
+    /// blocks with content, as of the last checkpoint.
     pub written_bytes: u64,
     /// Bytes that cannot be read or computed, because too many members are missing.
     pub lost_bytes: u64,
@@ -312,6 +314,21 @@ fn group(group: &Group, drives: &[SurveyedDrive]) -> GroupReport {
         some if some <= shape.survives() => Health::Degraded,
         _ => Health::Failed,
     };
+    let log = Log::read(group, drives, &mut Vec::new());
+    let store = volumes.catalogue.thin.as_ref().map(|pool| ThinStore::open(group, drives, (&map, &log), pool));
+    if let Some(Err(why)) = &store {
+        warnings.push(format!("the thin volumes cannot be read: {why}"));
+    }
+    let shown = |record: &VolumeRecord| {
+        let mut shown = volume(group, &map, &lost, record);
+        if record.kind == VolumeKind::Thin {
+            match &store {
+                Some(Ok(store)) => shown.written_bytes = store.mapped_bytes(record.id as u32),
+                _ => shown.lost_bytes = record.size_bytes,
+            }
+        }
+        shown
+    };
     let name_of = |id: u64| {
         let volume = volumes.catalogue.volumes.iter().find(|volume| volume.id == id);
         volume.map_or_else(|| id.to_string(), |volume| format!("{}/{}", group.name(), volume.name))
@@ -333,7 +350,7 @@ fn group(group: &Group, drives: &[SurveyedDrive]) -> GroupReport {
         created_unix_s: superblock.created_unix_s,
         members: slots.iter().map(|&slot| member(group, drives, slot)).collect(),
         spares: superblock.spares.iter().map(|uuid| spare(group, drives, uuid)).collect(),
-        volumes: volumes.catalogue.volumes.iter().map(|record| volume(group, &map, &lost, record)).collect(),
+        volumes: volumes.catalogue.volumes.iter().map(shown).collect(),
         exports: volumes
             .catalogue
             .exports

@@ -9,3 +9,4 @@ mod hostile;
 mod image;
 mod losses;
 mod members;
+mod thin;

@@ -25,7 +25,7 @@ fn check_all(is_kill: bool, units: u64, groups: &[&[Step]]) {
 #[test]
 fn runs_behind_the_filled_part_of_a_segment_are_found() {
     let bulk = |from| Write(1, from..from + 16, false);
-    check_all(false, 2, &[&[bulk(0)], &[Checkpoint], &[bulk(16)], &[Flush]]);
+    check_all(false, 4, &[&[bulk(0)], &[Land], &[Checkpoint], &[bulk(16)], &[Flush]]);
 }
 
 #[test]
@@ -63,6 +63,15 @@ fn a_segment_that_the_collector_fills_is_not_freed() {
         let mut groups = with_garbage();
         groups.push(vec![Collect, Checkpoint, Checkpoint, Checkpoint]);
         groups.push(vec![Write(2, 0..32, false)]);
+        run(&Program::new(seed, false, 1, groups));
+    }
+}
+
+#[test]
+fn a_copy_of_the_collector_does_not_replace_a_newer_write() {
+    for seed in seeds(200) {
+        let mut groups = with_garbage();
+        groups.push(vec![Collect, Write(1, 8..15, false), Land]);
         run(&Program::new(seed, false, 1, groups));
     }
 }

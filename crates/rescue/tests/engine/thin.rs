@@ -1,0 +1,126 @@
+//! Thin volumes are extracted as the store would read them, also after a power cut with members
+//! lost.
+
+use std::rc::Rc;
+
+use drive::{Block, Buf, BufMut};
+use format::{BLOCK, Catalogue, ExtentRecord, ThinPoolRecord, VolumeKind, VolumeRecord};
+use sim::engine::*;
+use sim::{Rng, Sim, SimEnv};
+use volume::thin::{ArrayBacking, Grid, Thin, ThinStore, Tuning};
+
+use crate::image::*;
+
+type Store = ThinStore<ArrayBacking<SimEnv>>;
+
+const TUNING: Tuning = Tuning {
+    changes_max: 100,
+    checkpoint_bytes_max: 256 << 10,
+    cached_leaves_max: 4,
+    pending_bytes_max: 512 << 10,
+    run_bytes_max: 256 << 10,
+};
+
+const NAMES: [&str; 2] = ["one", "two"];
+
+/// Two thin volumes in a pool of two extents.
+fn catalogue(group: &Group, grid: Grid, size_bytes: u64) -> Catalogue {
+    let segments = group.size() / grid.segment_bytes;
+    let extent = |first: u64, count: u64| ExtentRecord {
+        start_byte: first * grid.segment_bytes,
+        len_bytes: count * grid.segment_bytes,
+    };
+    let extents = vec![extent(1, segments / 2), extent(segments / 2 + 2, segments - segments / 2 - 2)];
+    let volume = |(id, name): (u64, &str)| VolumeRecord {
+        id,
+        name: name.to_owned(),
+        kind: VolumeKind::Thin,
+        size_bytes,
+        created_unix_s: 1,
+        extents: Vec::new(),
+    };
+    let volumes = (1..).zip(NAMES).map(volume).collect();
+    let thin = Some(ThinPoolRecord { segment_bytes: grid.segment_bytes, extents });
+    Catalogue { next_id: 3, volumes, thin, ..Catalogue::default() }
+}
+
+/// Writes, zeroes, checkpoints and collections. Everything is flushed in the end.
+async fn work(store: &Rc<Store>, volumes: &[Thin<ArrayBacking<SimEnv>>], bytes: &mut [Vec<u8>], rng: &mut Rng) {
+    for _ in 0..60 {
+        let which = rng.index(2);
+        let size = bytes[which].len();
+        let start = rng.index(size);
+        let most = *rng.pick(&[600, 5000, 200_000]);
+        let end = (start + 1 + rng.index(most)).min(size);
+        let (volume, range) = (&volumes[which], &mut bytes[which][start..end]);
+        match rng.index(8) {
+            0 => {
+                range.fill(0);
+                volume.discard(start as u64, (end - start) as u64).await.unwrap();
+            }
+            1 => store.checkpoint().await.unwrap(),
+            2 => store.collect_once().await.unwrap(),
+            3 => store.land_all().await.unwrap(),
+            _ => {
+                rng.fill(range);
+                volume.write(start as u64, Buf::from(range.to_vec()), rng.chance(1, 4)).await.unwrap();
+            }
+        }
+    }
+    volumes[0].flush().await.unwrap();
+}
+
+#[test]
+fn thin_volumes_are_extracted_as_they_were_flushed_without_as_many_members_as_the_level_survives() {
+    let (mut cuts, mut lost) = (0, 0);
+    for seed in seeds(48) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = *rng.pick(&every_level(4 * KIB));
+        let drives = new_drives(&sim, usize::from(shape.members), 8 * MIB, 512);
+        let group = Group::create(&sim, shape, drives, 1 + rng.index(2));
+        let geometry = &group.leader().shared().geometry;
+        let band = geometry.band_bytes();
+        let grid = Grid { segment_bytes: (128 * KIB).div_ceil(band) * band, unit_bytes: geometry.whole_write_bytes() };
+        let size_bytes = 2 * MIB + 4096 * rng.below(4);
+        let catalogue = catalogue(&group, grid, size_bytes);
+        let mut bytes = vec![vec![0; size_bytes as usize]; 2];
+        let is_cut = rng.chance(2, 3);
+        let mut fork = rng.fork();
+        sim.block_on(async {
+            let (leader, array) = (group.leader().clone(), group.leader().shared().array);
+            assert!(leader.add_intent_log().await.unwrap());
+            let extents = catalogue.thin.as_ref().unwrap().extents.clone();
+            let backing = || ArrayBacking::new(group.env.clone(), leader.clone());
+            Store::create(&backing(), array, [3; 16], grid, &extents).await.unwrap();
+            leader.set_catalogue(catalogue.clone()).await.unwrap();
+            let store = Store::open(backing(), array, grid, &extents, TUNING).await.unwrap();
+            let volumes: Vec<_> = (1..=2).map(|line| Thin::new(store.clone(), line, size_bytes)).collect();
+            work(&store, &volumes, &mut bytes, &mut fork).await;
+            for (volume, bytes) in volumes.iter().zip(&bytes) {
+                let read = volume.read(0, BufMut::zeroed(bytes.len())).await.unwrap();
+                assert!(read[..] == bytes[..], "seed {seed}: the store itself");
+            }
+            if !is_cut {
+                store.stop().await.unwrap();
+            }
+        });
+        let images = images(&if is_cut { group.cut(&sim) } else { group.kill(&sim) });
+        let first = rng.index(usize::from(shape.sets)) * shape.members_per_set();
+        let mut slots: Vec<usize> = (first..first + shape.members_per_set()).collect();
+        rng.shuffle(&mut slots);
+        slots.truncate(rng.index(shape.survives() + 1));
+        let left = without(&images, &slots, &mut rng);
+        for (name, bytes) in NAMES.iter().zip(&bytes) {
+            let (read, report) = extract(&left, name, false).unwrap();
+            let differs = read.chunks(BLOCK).zip(bytes.chunks(BLOCK)).position(|(one, other)| one != other);
+            assert_eq!(differs, None, "seed {seed}, {shape}, without {slots:?}: the block of {name} that differs");
+            assert_eq!(report.lost_bytes, 0);
+        }
+        let checked = check_all(&left);
+        let thin = checked.findings.iter().filter(|finding| finding.structure == rescue::Structure::Thin);
+        assert_eq!(thin.collect::<Vec<_>>(), Vec::<&rescue::Finding>::new());
+        (cuts, lost) = (cuts + u32::from(is_cut), lost + slots.len());
+    }
+    assert!(cuts > 0 && lost > 0);
+}
