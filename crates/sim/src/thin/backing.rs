@@ -185,6 +185,25 @@ struct State {
     generation: u64,
     next_frame: u64,
     is_first_frame: bool,
+    has_slow_frames: bool,
+}
+
+/// How a group is to stop.
+#[derive(Debug, Clone, Copy)]
+pub struct StopAt {
+    /// At this event.
+    pub event: u64,
+    /// The process is killed. Otherwise the power fails.
+    pub is_kill: bool,
+    /// Frames take long, so that they are overtaken by everything else.
+    pub has_slow_frames: bool,
+}
+
+impl StopAt {
+    /// The same, by a power cut.
+    pub fn by_power_cut(self) -> StopAt {
+        StopAt { is_kill: false, ..self }
+    }
 }
 
 /// A group as a model. A handle.
@@ -196,7 +215,8 @@ pub struct ModelGroup {
 
 impl ModelGroup {
     /// A group with this content. It stops at event `stop_at`, and then sends what is left of it.
-    pub fn new(env: SimEnv, image: Image, rng: Rng, (stop_at, is_kill): (u64, bool), on_stop: Sender<Remains>) -> Self {
+    pub fn new(env: SimEnv, image: Image, rng: Rng, stop_at: StopAt, on_stop: Sender<Remains>) -> Self {
+        let StopAt { event: stop_at, is_kill, has_slow_frames } = stop_at;
         let image = Remains { safe: image.clone(), now: image, effects: Vec::new(), reclaimed: (0, 0), is_kill };
         let state = State {
             image,
@@ -208,6 +228,7 @@ impl ModelGroup {
             generation: 0,
             next_frame: 0,
             is_first_frame: false,
+            has_slow_frames,
         };
         ModelGroup { env, state: Rc::new(RefCell::new(state)) }
     }
@@ -239,28 +260,30 @@ impl ModelGroup {
         }
     }
 
-    async fn takes_time(&self) {
+    async fn takes_time(&self, is_slow: bool) {
         let time = {
             let mut state = self.state.borrow_mut();
             let time = state.rng.range(1..40);
             // Some operations are overtaken by many others.
-            if state.rng.chance(1, 8) { 20 * time } else { time }
+            if is_slow || state.rng.chance(1, 8) { 20 * time } else { time }
         };
         self.env.sleep(Duration::from_micros(time)).await;
     }
 
     /// Begins an operation with these changes. They are visible once it is done.
     async fn begin(&self, changes: Vec<Change>) -> u64 {
+        let is_slow;
         let operation = {
             let mut state = self.state.borrow_mut();
             state.operations += 1;
             let operation = state.operations;
+            is_slow = state.has_slow_frames && changes.iter().any(|change| matches!(change, Change::Frame(..)));
             let effects = changes.into_iter().map(|change| Effect { operation, is_done: false, change });
             state.image.effects.extend(effects);
             operation
         };
         self.event().await;
-        self.takes_time().await;
+        self.takes_time(is_slow).await;
         operation
     }
 
@@ -288,7 +311,7 @@ impl ModelGroup {
             state.image.effects.iter().filter(|effect| is_meant(effect)).map(|effect| effect.operation).collect()
         };
         self.event().await;
-        self.takes_time().await;
+        self.takes_time(false).await;
         {
             let Remains { safe, effects, .. } = &mut self.state.borrow_mut().image;
             let mine = effects.extract_if(.., |effect| effect.operation <= last && done.contains(&effect.operation));
@@ -306,7 +329,7 @@ impl Backing for ModelGroup {
     }
 
     async fn read(&self, address: u64, mut buf: BufMut) -> Result<BufMut, BlockError> {
-        self.takes_time().await;
+        self.takes_time(false).await;
         self.event().await;
         self.state.borrow().image.now.read(address, &mut buf);
         Ok(buf)
@@ -412,7 +435,7 @@ impl Backing for ModelGroup {
     }
 
     async fn intents(&self, generation: u64) -> Result<Vec<Vec<u8>>, BlockError> {
-        self.takes_time().await;
+        self.takes_time(false).await;
         self.event().await;
         let state = self.state.borrow();
         let frames = state.image.now.frames.range((generation, 0)..(generation + 1, 0));

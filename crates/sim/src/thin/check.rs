@@ -12,7 +12,7 @@ use drive::{Block, BlockError, Buf, BufMut, join_all, oneshot};
 use format::{ExtentRecord, Uuid};
 use volume::thin::{Grid, Thin, ThinStore, Tuning};
 
-use super::backing::{CHUNK_BYTES, Image, ModelGroup, Remains};
+use super::backing::{CHUNK_BYTES, Image, ModelGroup, Remains, StopAt};
 use super::model::{BLOCK, Model, content};
 use crate::{Rng, Sim};
 
@@ -61,6 +61,7 @@ pub enum Step {
 pub struct Program {
     seed: u64,
     is_kill: bool,
+    has_slow_frames: bool,
     /// Stripes of a segment.
     units: u64,
     groups: Vec<Vec<Step>>,
@@ -76,7 +77,17 @@ impl fmt::Display for Program {
 impl Program {
     /// A program. `seed` draws how long operations take; `units` are the stripes of a segment.
     pub fn new(seed: u64, is_kill: bool, units: u64, groups: Vec<Vec<Step>>) -> Program {
-        Program { seed, is_kill, units, groups }
+        Program { seed, is_kill, has_slow_frames: false, units, groups }
+    }
+
+    /// The same, with frames that are overtaken by everything else.
+    pub fn with_slow_frames(self) -> Program {
+        Program { has_slow_frames: true, ..self }
+    }
+
+    /// The end at an event.
+    fn stop_at(&self, event: u64) -> StopAt {
+        StopAt { event, is_kill: self.is_kill, has_slow_frames: self.has_slow_frames }
     }
 
     /// A random program.
@@ -84,8 +95,8 @@ impl Program {
         let mut rng = Rng::new(seed);
         let is_kill = rng.chance(1, 4);
         let units = 1 << rng.index(2);
-        let groups = (0..2 + rng.index(6)).map(|_| group(&mut rng));
-        Program { seed, is_kill, units, groups: groups.collect() }
+        let groups = (0..2 + rng.index(6)).map(|_| group(&mut rng)).collect();
+        Program { seed, is_kill, has_slow_frames: rng.chance(1, 4), units, groups }
     }
 
     fn grid(&self) -> Grid {
@@ -220,12 +231,12 @@ impl Pool {
 /// stopped, and the number of events.
 fn until_stop<F: Future<Output = ()>>(
     (seed, image): (u64, Image),
-    (stop_at, is_kill): (u64, bool),
+    stop_at: StopAt,
     work: impl FnOnce(ModelGroup) -> F,
 ) -> (Option<Remains>, u64) {
     let sim = Sim::new(seed);
     let (on_stop, stopped) = oneshot();
-    let group = ModelGroup::new(sim.env(), image, sim.rng(), (stop_at, is_kill), on_stop);
+    let group = ModelGroup::new(sim.env(), image, sim.rng(), stop_at, on_stop);
     let remains = sim.block_on(async {
         let (mut work, mut stopped) = (pin!(work(group.clone())), pin!(stopped));
         poll_fn(|context| match stopped.as_mut().poll(context) {
@@ -265,20 +276,23 @@ impl Drop for Context<'_> {
 pub fn run(program: &Program) -> u64 {
     let events = Cell::new(0);
     let context = Context { program, stop_at: u64::MAX, recovery: 0 };
-    until_stop((program.seed, empty_store(program)), (u64::MAX, false), |group| {
+    until_stop((program.seed, empty_store(program)), program.stop_at(u64::MAX), |group| {
         let (events, context) = (&events, &context);
         async move {
             let (pool, model) = (open(program, group.clone()).await, RefCell::default());
             pool.run(program, &model).await;
             events.set(group.events());
-            pool.observe(&mut model.into_inner(), context).await;
+            // Without a crash, the last version counts.
+            let mut model = model.into_inner();
+            model.flushed();
+            pool.observe(&mut model, context).await;
         }
     });
     events.get()
 }
 
 fn run_until(program: &Program, (stop_at, model): (u64, &RefCell<Model>), image: Image) -> (Option<Remains>, u64) {
-    until_stop((program.seed, image), (stop_at, program.is_kill), |group| async move {
+    until_stop((program.seed, image), program.stop_at(stop_at), |group| async move {
         open(program, group).await.run(program, model).await;
     })
 }
@@ -314,7 +328,7 @@ pub fn check(program: &Program) -> Counts {
 fn empty_store(program: &Program) -> Image {
     let made = Cell::new(None);
     let image = &made;
-    until_stop((program.seed, Image::default()), (u64::MAX, true), |group| async move {
+    until_stop((program.seed, Image::default()), program.stop_at(u64::MAX), |group| async move {
         let array = Uuid::from_bytes(ARRAY);
         let created = ThinStore::create(&group, array, KEY, program.grid(), &program.extents()).await;
         created.expect("a store is made");
@@ -329,15 +343,16 @@ fn recover(context: &Context, mut image: Image, mut model: Model, rng: &mut Rng)
     let program = context.program;
     while rng.chance(1, 3) {
         let stop_at = 1 + rng.below(RECOVERY_EVENTS);
-        let (remains, _) = until_stop((rng.next_u64(), image.clone()), (stop_at, false), |group| async move {
-            open(program, group).await;
-        });
+        let (remains, _) =
+            until_stop((rng.next_u64(), image.clone()), program.stop_at(stop_at).by_power_cut(), |group| async move {
+                open(program, group).await;
+            });
         let Some(remains) = remains else { break };
         image = rng.pick(&remains.images(&mut Rng::new(stop_at))).clone();
     }
     let (seed, mut left) = (rng.next_u64(), None);
     let blocks = rng.below(BLOCKS);
-    until_stop((seed, image), (u64::MAX, true), |group| {
+    until_stop((seed, image), program.stop_at(u64::MAX), |group| {
         let (model, left) = (&mut model, &mut left);
         async move {
             let pool = open(program, group.clone()).await;
@@ -353,7 +368,7 @@ fn recover(context: &Context, mut image: Image, mut model: Model, rng: &mut Rng)
         }
     });
     if let Some((image, mut model)) = left {
-        until_stop((seed, image), (u64::MAX, true), |group| {
+        until_stop((seed, image), program.stop_at(u64::MAX), |group| {
             let model = &mut model;
             async move {
                 open(program, group).await.observe(model, context).await;

@@ -9,6 +9,6 @@ mod backing;
 mod check;
 mod model;
 
-pub use backing::{Image, ModelGroup, Remains};
+pub use backing::{Image, ModelGroup, Remains, StopAt};
 pub use check::{Counts, Program, Step, check, run};
 pub use model::{BLOCK, Model, Versions, content};

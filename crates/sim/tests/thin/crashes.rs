@@ -25,14 +25,17 @@ fn check_all(is_kill: bool, units: u64, groups: &[&[Step]]) {
 #[test]
 fn runs_behind_the_filled_part_of_a_segment_are_found() {
     let bulk = |from| Write(1, from..from + 16, false);
-    check_all(false, 4, &[&[bulk(0)], &[Land], &[Checkpoint], &[bulk(16)], &[Flush]]);
+    check_all(false, 4, &[&[bulk(0)], &[Land], &[Checkpoint], &[bulk(16)], &[Flush], &[Write(2, 0..1, true)]]);
 }
 
 #[test]
 fn a_write_is_covered_only_when_no_newer_one_that_is_under_way_has_replaced_it() {
     let first = [Write(1, 3..4, true)];
     let under_way = [Land, Write(1, 3..4, false), Checkpoint, Checkpoint, Checkpoint];
-    check_all(false, 1, &[&first, &under_way]);
+    for seed in seeds(24) {
+        let groups = vec![first.to_vec(), under_way.to_vec()];
+        check(&Program::new(seed, false, 1, groups).with_slow_frames());
+    }
 }
 
 #[test]
