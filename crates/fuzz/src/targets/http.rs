@@ -70,7 +70,7 @@ pub(super) const ROUTER: Target = Target {
     input_bytes_max: 8192,
     // The routes, their document, and the largest answer that one more byte of a request can cause:
     // all metrics.
-    memory: Memory { base_bytes: 12 << 20, per_input_byte: 4096 },
+    memory: Memory { base_bytes: 14 << 20, per_input_byte: 4096 },
 };
 
 pub(super) const TOKENS: Target = Target {
