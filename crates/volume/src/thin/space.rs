@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn the_content_of_a_run_and_its_index_fill_it() {
         assert_eq!(content_bytes(256 << 10), 63 * BLOCK_BYTES);
-        assert_eq!(content_bytes(1 << 20), 253 * BLOCK_BYTES);
+        assert_eq!(content_bytes(1 << 20), 254 * BLOCK_BYTES);
         assert_eq!(content_bytes(8192), BLOCK_BYTES);
         assert_eq!(content_bytes(0), 0);
     }
