@@ -233,7 +233,7 @@ impl ModelGroup {
         ModelGroup { env, state: Rc::new(RefCell::new(state)) }
     }
 
-    /// The content for the running process, all of which is there.
+    /// The content as the running process sees it.
     pub fn image(&self) -> Image {
         self.state.borrow().image.now.clone()
     }

@@ -45,7 +45,7 @@ fn a_segment_with_holes_is_kept_until_they_are_covered() {
     check_all(true, 1, &[&whole(2), &whole(1), &last]);
 }
 
-/// Blocks in segments of which half is garbage.
+/// Blocks in segments that are half garbage.
 fn with_garbage() -> Vec<Vec<Step>> {
     let write = |range| vec![Write(1, range, true)];
     vec![write(0..15), vec![Land], write(0..8), vec![Land], vec![Checkpoint]]

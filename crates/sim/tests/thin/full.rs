@@ -120,7 +120,7 @@ fn a_full_pool_takes_discards_and_flushes_only() {
         assert!(volume.discard(512, 8 * BLOCK).await.is_ok());
         let mut read = volume.read(0, BufMut::zeroed(10 * BLOCK as usize)).await.expect("readable");
         assert!(read.split_off(512)[..8 * BLOCK as usize].iter().all(|byte| *byte == 0));
-        // Many small discards, each of which is a record in the log and in a run.
+        // Many small discards. Each is a record in the log and in a run.
         let mapped: Vec<(u32, u64)> = model.borrow().mapped();
         for &(line, block) in &mapped {
             assert!(pool.volumes[line as usize - 1].discard(block * BLOCK, BLOCK).await.is_ok());

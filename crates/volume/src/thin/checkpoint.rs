@@ -207,7 +207,7 @@ impl<B: Backing> ThinStore<B> {
         self.node_moved(old, place);
     }
 
-    /// The bytes of the nodes of the store's own trees, all of which have their places.
+    /// The bytes of the nodes of the store's own trees. Their places were chosen before.
     fn encode_own_nodes(&self, writer: &mut NodeWriter, lines: &[NodeId], table: &[NodeId]) {
         for id in lines.iter().chain(table) {
             let bytes = match (id.level, id.line) {
