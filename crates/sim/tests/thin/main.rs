@@ -112,7 +112,7 @@ fn requests_on_different_bytes_of_a_block_at_the_same_time_all_take_effect() {
 }
 
 #[test]
-fn many_small_holes_and_a_little_content_share_a_run() {
+fn many_small_discards_do_not_use_up_the_free_segments() {
     for seed in seeds(16) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();

@@ -14,7 +14,7 @@ use format::thin::{Codec, StoredRange, WINDOW_BLOCKS};
 
 use super::backing::Backing;
 use super::leaf::LiveChanges;
-use super::pending::{Part, PartId};
+use super::pending::{Part, PartId, Pending};
 use super::signal::Signal;
 use super::store::ThinStore;
 use super::write::{fragment_record, hole_record};
@@ -45,6 +45,50 @@ impl RunQueue {
 
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
+    }
+
+    /// Takes parts from the queue for a run of at most `bytes` bytes. A part that does not fit is
+    /// divided. Without `pad`, nothing is taken unless the run gets full.
+    fn plan(&mut self, pending: &mut Pending, (bytes, unit): (u64, u64), pad: bool) -> Option<PlannedRun> {
+        let (mut records, mut contents, mut parts) = (BATCH_HEAD_BYTES as u64, 0, Vec::new());
+        let room = |records: u64, contents: u64| {
+            let first = (records + RECORD_BYTES as u64).next_multiple_of(BLOCK as u64);
+            bytes.saturating_sub(first + contents) / BLOCK as u64
+        };
+        let mut is_full = false;
+        while let Some(&id) = self.parts.front() {
+            let part = pending.get(id).expect("a queued part is pending");
+            let fits = room(records, contents);
+            if part.content.is_some() && fits < u64::from(part.blocks) {
+                is_full = true;
+                if fits > 0 {
+                    let rest = pending.split(id, fits as u8);
+                    self.bytes += RECORD_BYTES as u64;
+                    self.parts.insert(1, rest);
+                    continue;
+                }
+                break;
+            }
+            let index = (records + RECORD_BYTES as u64).next_multiple_of(BLOCK as u64);
+            if part.content.is_none() && index + contents > bytes {
+                is_full = true;
+                break;
+            }
+            records += RECORD_BYTES as u64;
+            contents += part.content.as_ref().map_or(0, |content| content.len() as u64);
+            self.bytes -= part_bytes(part);
+            self.parts.pop_front();
+            parts.push(id);
+        }
+        if parts.is_empty() || !(is_full || pad) {
+            for id in parts.into_iter().rev() {
+                self.bytes += part_bytes(pending.get(id).expect("it is pending"));
+                self.parts.push_front(id);
+            }
+            return None;
+        }
+        let used = records.next_multiple_of(BLOCK as u64) + contents;
+        Some(PlannedRun { bytes: used.next_multiple_of(unit), parts })
     }
 }
 
@@ -104,7 +148,7 @@ impl<B: Backing> ThinStore<B> {
         let segment = self.data_segment()?;
         let left = self.segments.borrow().left(segment);
         let most = left.min(self.run_bytes_max());
-        let run = self.plan_run(wanted.min(most), pad)?;
+        let run = self.queue.borrow_mut().plan(&mut self.pending.borrow_mut(), (wanted.min(most), unit), pad)?;
         Some(self.begin_run(segment, run))
     }
 
@@ -124,51 +168,6 @@ impl<B: Backing> ThinStore<B> {
         let next = self.segments.borrow_mut().open(SegmentUse::Data)?;
         self.queue.borrow_mut().open = Some(next);
         Some(next)
-    }
-
-    /// Takes parts from the queue for a run of at most `bytes` bytes. A part that does not fit is
-    /// divided. Without `pad`, nothing is taken unless the run gets full.
-    fn plan_run(&self, bytes: u64, pad: bool) -> Option<PlannedRun> {
-        let (mut queue, mut pending) = (self.queue.borrow_mut(), self.pending.borrow_mut());
-        let (mut records, mut contents, mut parts) = (BATCH_HEAD_BYTES as u64, 0, Vec::new());
-        let room = |records: u64, contents: u64| {
-            let first = (records + RECORD_BYTES as u64).next_multiple_of(BLOCK as u64);
-            bytes.saturating_sub(first + contents) / BLOCK as u64
-        };
-        let mut is_full = false;
-        while let Some(&id) = queue.parts.front() {
-            let part = pending.get(id).expect("a queued part is pending");
-            let fits = room(records, contents);
-            if part.content.is_some() && fits < u64::from(part.blocks) {
-                is_full = true;
-                if fits > 0 {
-                    let rest = pending.split(id, fits as u8);
-                    queue.bytes += RECORD_BYTES as u64;
-                    queue.parts.insert(1, rest);
-                    continue;
-                }
-                break;
-            }
-            let index = (records + RECORD_BYTES as u64).next_multiple_of(BLOCK as u64);
-            if part.content.is_none() && index + contents > bytes {
-                is_full = true;
-                break;
-            }
-            records += RECORD_BYTES as u64;
-            contents += part.content.as_ref().map_or(0, |content| content.len() as u64);
-            queue.bytes -= part_bytes(part);
-            queue.parts.pop_front();
-            parts.push(id);
-        }
-        if parts.is_empty() || !(is_full || pad) {
-            for id in parts.into_iter().rev() {
-                queue.bytes += part_bytes(pending.get(id).expect("it is pending"));
-                queue.parts.push_front(id);
-            }
-            return None;
-        }
-        let used = records.next_multiple_of(BLOCK as u64) + contents;
-        Some(PlannedRun { bytes: used.next_multiple_of(self.grid.unit_bytes), parts })
     }
 
     fn begin_run(self: &Rc<Self>, segment: u64, run: PlannedRun) -> Rc<RunResult> {
@@ -325,4 +324,39 @@ impl<B: Backing> ThinStore<B> {
 /// Whether a flag was set; sets it.
 pub(super) fn claim(flag: &Cell<bool>) -> bool {
     !flag.replace(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UNIT: u64 = 64 << 10;
+
+    proptest! {
+        #[test]
+        fn a_run_is_no_longer_than_its_place_whatever_is_in_it(
+            parts in proptest::collection::vec((1u8..=16, 0u8..80), 1..1500), units in 1u64..4, pad in any::<bool>()
+        ) {
+            let (mut queue, mut pending) = (RunQueue::default(), Pending::default());
+            for (number, (blocks, kind)) in (1..).zip(parts) {
+                // Most are holes: their records have to fit beside the contents.
+                let content = (kind == 0).then(|| Buf::zeroes(usize::from(blocks) * BLOCK));
+                let used = super::super::pending::block_bits(0, blocks);
+                let part = Part {
+                    sequence: number, floor: number, birth: 1, first: 0, blocks, used, content, growth: 0, frame: None,
+                };
+                let id = PartId { line: 1, window: number, sequence: number, first: 0 };
+                queue.push(id, &part);
+                pending.insert(1, number, part);
+            }
+            while let Some(run) = queue.plan(&mut pending, (units * UNIT, UNIT), pad) {
+                let contents: usize =
+                    run.parts.iter().filter_map(|id| pending.get(*id)?.content.as_ref()).map(|content| content.len()).sum();
+                let index = (BATCH_HEAD_BYTES + run.parts.len() * RECORD_BYTES).next_multiple_of(BLOCK);
+                prop_assert!((index + contents) as u64 <= run.bytes && run.bytes <= units * UNIT, "{}", run.bytes);
+            }
+            prop_assert!(queue.is_empty() || !pad, "with padding, all parts get into runs");
+        }
+    }
 }
