@@ -19,6 +19,9 @@ use crate::{BLOCK, COUNTER_MAX};
 /// Version of the anchor that this crate writes and reads.
 pub const ANCHOR_VERSION: u32 = 1;
 
+/// Bytes from the first anchor to the second.
+pub const ANCHOR_DISTANCE_BYTES: u64 = 32 << 10;
+
 /// Bytes of an anchor.
 pub const ANCHOR_BYTES: usize = BLOCK;
 

@@ -9,7 +9,7 @@ mod overlay;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use format::thin::anchor::{ANCHOR_BYTES, Anchor, Root};
+use format::thin::anchor::{ANCHOR_BYTES, ANCHOR_DISTANCE_BYTES, Anchor, Root};
 use format::thin::batch::BatchIndex;
 use format::thin::entry::LEAF_BLOCKS;
 use format::thin::line::{LINES_LINE, LineRecord, SEGMENTS_LINE};
@@ -26,9 +26,6 @@ use crate::survey::SurveyedDrive;
 
 use bytes::GroupBytes;
 use overlay::{Overlay, Write, WriteContent};
-
-/// Bytes between the two anchors.
-const ANCHOR_DISTANCE: u64 = 32 << 10;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
@@ -319,7 +316,7 @@ fn hole(record: &HoleRecord, is_in_run: bool) -> Write {
 /// The valid anchor with the highest generation.
 fn newest_anchor(bytes: &mut GroupBytes<'_>, group: &Group, start: u64) -> Result<Anchor, String> {
     let (mut newest, mut reason) = (None::<Anchor>, "its anchors are lost".to_owned());
-    for address in [start, start + ANCHOR_DISTANCE] {
+    for address in [start, start + ANCHOR_DISTANCE_BYTES] {
         let Some(block) = bytes.read(address, ANCHOR_BYTES as u64) else { continue };
         match Anchor::decode(&block, &group.superblock.array) {
             Ok(anchor) if newest.as_ref().is_none_or(|newest| anchor.generation > newest.generation) => {

@@ -1,6 +1,6 @@
 //! Writes that the checkpoint does not cover.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use format::BLOCK;
@@ -32,8 +32,8 @@ pub(super) enum WriteContent {
 #[derive(Default)]
 pub(super) struct Overlay {
     writes: Vec<Write>,
-    /// The writes with content of each leaf, by line and leaf.
-    leaves: BTreeMap<(u32, u64), ()>,
+    /// Lines and leaves with content.
+    leaves: BTreeSet<(u32, u64)>,
 }
 
 impl Overlay {
@@ -46,12 +46,12 @@ impl Overlay {
         self.writes.retain(|write| write.sequence > covered);
         self.writes.sort_by_key(|write| (write.line, write.block / LEAF_BLOCKS, write.sequence, write.is_in_run));
         let with_content = self.writes.iter().filter(|write| !matches!(write.content, WriteContent::Hole));
-        self.leaves = with_content.map(|write| ((write.line, write.block / LEAF_BLOCKS), ())).collect();
+        self.leaves = with_content.map(|write| (write.line, write.block / LEAF_BLOCKS)).collect();
     }
 
     /// The leaves of a line with content.
     pub fn leaves(&self, line: u32) -> impl Iterator<Item = u64> + '_ {
-        self.leaves.range((line, 0)..=(line, u64::MAX)).map(|((_, leaf), ())| *leaf)
+        self.leaves.range((line, 0)..=(line, u64::MAX)).map(|(_, leaf)| *leaf)
     }
 
     /// Applies the writes to a leaf. Each write is within one leaf: writers divide them.

@@ -1,7 +1,7 @@
 //! Damaged metadata with right checksums: requests get errors, and nothing panics.
 
 use drive::{Block, Buf, BufMut};
-use format::thin::anchor::ANCHOR_BYTES;
+use format::thin::anchor::{ANCHOR_BYTES, ANCHOR_DISTANCE_BYTES};
 use format::thin::batch::BatchIndex;
 use format::{BLOCK, Uuid};
 use gf::crc32c;
@@ -24,7 +24,7 @@ struct Place {
 async fn places(group: &Group) -> Vec<Place> {
     let (grid, mut places) = (small_grid(group), Vec::new());
     let ids: Vec<u64> = extents(group).iter().flat_map(|extent| grid.segments(extent)).collect();
-    let anchors = [0, 32 << 10].map(|from| grid.start(ids[0]) + from);
+    let anchors = [0, ANCHOR_DISTANCE_BYTES].map(|from| grid.start(ids[0]) + from);
     places.extend(anchors.map(|address| Place { address, bytes: ANCHOR_BYTES, checksum: 12 }));
     for id in ids {
         let start = grid.start(id);

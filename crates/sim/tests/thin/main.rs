@@ -9,12 +9,14 @@ mod pool;
 use std::cell::RefCell;
 
 use drive::{Block, Buf, BufMut, join_all};
+use format::Uuid;
+use format::thin::anchor::{ANCHOR_BYTES, ANCHOR_DISTANCE_BYTES, Anchor};
 use sim::engine::*;
 use sim::thin::Model;
 use sim::{Rng, Sim, SimEnv};
 use volume::thin::{ArrayBacking, Thin};
 
-use crate::pool::{create, group, group_of, open, reopen, volume_blocks};
+use crate::pool::{ARRAY, create, create_with, extents, group, group_of, open, reopen, volume_blocks};
 
 #[test]
 fn a_thin_volume_reads_as_it_was_written() {
@@ -166,4 +168,20 @@ fn as_many_members_as_the_level_survives_may_be_lost_in_a_power_cut() {
         let pool = sim.block_on(open(&group, blocks));
         sim.block_on(pool.observe_all(&model, &format!("seed {seed}, {shape}, members lost")));
     }
+}
+
+#[test]
+fn frames_of_an_earlier_store_have_another_generation() {
+    // They stay on the members, and may have the same numbers as those of the new store.
+    let sim = Sim::new(0);
+    let mut rng = sim.rng();
+    let (group, _) = group(&sim, &mut rng);
+    let generations = [[1; 16], [2; 16]].map(|key| {
+        sim.block_on(create_with(&group, key));
+        let address = extents(&group)[0].start_byte + ANCHOR_DISTANCE_BYTES;
+        let bytes = sim.block_on(group.leader().read(address, BufMut::zeroed(ANCHOR_BYTES))).expect("readable");
+        Anchor::decode(&bytes, &Uuid::from_bytes(ARRAY)).expect("an anchor").intent_generation
+    });
+    // Each opening takes the next one.
+    assert!(generations[0].abs_diff(generations[1]) >= 1 << 20, "{generations:?}");
 }

@@ -57,10 +57,15 @@ pub const ARRAY: [u8; 16] = [5; 16];
 pub const KEY: [u8; 16] = [9; 16];
 
 pub async fn create(group: &Group) {
+    create_with(group, KEY).await;
+}
+
+/// Makes an empty store with a key of its own.
+pub async fn create_with(group: &Group, key: [u8; 16]) {
     assert!(group.leader().add_intent_log().await.is_ok());
     let (grid, backing) = (small_grid(group), ArrayBacking::new(group.env.clone(), group.leader().clone()));
     let extents = extents(group);
-    ThinStore::create(&backing, Uuid::from_bytes(ARRAY), KEY, grid, &extents).await.expect("a store is made");
+    ThinStore::create(&backing, Uuid::from_bytes(ARRAY), key, grid, &extents).await.expect("a store is made");
 }
 
 pub async fn open(group: &Group, blocks: u64) -> Pool {

@@ -65,12 +65,14 @@ impl<B: Backing> ThinStore<B> {
     /// # Errors
     /// [`BlockError`] if the store could not be brought to a clean state. Flushed writes are safe.
     pub async fn stop(self: &Rc<Self>) -> Result<(), BlockError> {
-        self.land_all().await?;
-        let result = self.checkpoint().await;
+        let result = match self.land_all().await {
+            Ok(()) => self.checkpoint().await,
+            Err(error) => Err(error),
+        };
         self.is_stopping.set(true);
         self.work.raise();
         self.progress.raise();
-        // From then on, nothing is written to the store's extents.
+        // From then on, nothing is written to the store's extents, also if the store has failed.
         while self.background_work.get() > 0 {
             self.progress.changed().await;
         }

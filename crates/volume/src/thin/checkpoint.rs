@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use drive::{BlockError, Buf, Env, join_all};
 use format::thin::StoredRange;
-use format::thin::anchor::{ANCHOR_BYTES, Anchor, Root};
+use format::thin::anchor::{ANCHOR_BYTES, ANCHOR_DISTANCE_BYTES, Anchor, Root};
 use format::thin::batch::{BATCH_HEAD_BYTES, BatchRecords, encode_index};
 use format::thin::line::{LINE_RECORD_BYTES, LINES_LINE, LINES_PER_LEAF, LineRecord, SEGMENTS_LINE};
 use format::thin::node::{
@@ -31,12 +31,9 @@ use super::runs::claim;
 use super::store::ThinStore;
 use super::trees::{Child, Line, NodeContent, child_records};
 
-/// Bytes between the two anchors.
-const ANCHOR_DISTANCE: u64 = 32 << 10;
-
 /// Where the anchor of a generation is, in a store whose first extent begins at `start_byte`.
 pub(super) fn anchor_address(start_byte: u64, generation: u64) -> u64 {
-    start_byte + generation % 2 * ANCHOR_DISTANCE
+    start_byte + generation % 2 * ANCHOR_DISTANCE_BYTES
 }
 
 /// A run with nodes: its place, and its nodes with theirs.

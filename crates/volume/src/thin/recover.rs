@@ -98,7 +98,7 @@ impl<B: Backing> ThinStore<B> {
             segment_bytes: grid.segment_bytes,
             covered: 0,
             next_sequence: 1,
-            intent_generation: 1,
+            intent_generation: first_intent_generation(&key),
             segments: None,
             lines: None,
         };
@@ -412,6 +412,13 @@ impl<B: Backing> ThinStore<B> {
         });
         Ok(())
     }
+}
+
+/// The generation of a new store's frames, drawn with its key. The log may still have frames of an
+/// earlier store, with the same numbers. Each opening takes the next generation.
+fn first_intent_generation(key: &StoreKey) -> u64 {
+    let (drawn, _) = key.split_first_chunk().expect("a key has 16 bytes");
+    (u64::from_le_bytes(*drawn) >> 24 << 20) | 1
 }
 
 fn fragment_write(record: &FragmentRecord, content: FoundContent) -> FoundWrite {

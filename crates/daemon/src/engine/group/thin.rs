@@ -118,7 +118,6 @@ impl Group {
             let message = format!("the group {:?} is busy with its drives: try again in a moment", self.name);
             return Err(ControlError::new(ErrorCode::Busy, message));
         }
-        self.release(pool.extents.clone()).await?;
         let (made, secret) = (pool.clone(), *new_uuid()?.as_bytes());
         let created = self.lead(move |array| async move {
             let uuid = array.shared().array;
@@ -211,12 +210,12 @@ impl Group {
         Ok(())
     }
 
-    /// Says that the group may have more space for its pool.
-    pub async fn let_pool_grow(&self) -> Answer<()> {
+    /// Says whether the group may have more space for its pool.
+    pub async fn let_pool_grow(&self, can_grow: bool) -> Answer<()> {
         let key = self.key;
         self.lead(move |_| async move {
             if let Some(store) = shard::store(key) {
-                store.set_can_grow(true);
+                store.set_can_grow(can_grow);
             }
         })
         .await
@@ -250,8 +249,17 @@ impl Group {
         }
     }
 
-    /// Adds a step to the pool if its store wants more space.
+    /// Adds a step to the pool if its store wants more space. If that fails, writes that wait for
+    /// it are refused.
     async fn grow_pool(&self) -> Answer<()> {
+        let grown = self.try_grow_pool().await;
+        if grown.is_err() {
+            self.let_pool_grow(false).await?;
+        }
+        grown
+    }
+
+    async fn try_grow_pool(&self) -> Answer<()> {
         let key = self.key;
         let is_wanted = self.lead(move |_| async move { shard::store(key).is_some_and(|store| store.wants_space()) });
         if !is_wanted.await? {
@@ -263,29 +271,36 @@ impl Group {
         let (space, used) = view::space(self, &catalogue);
         let step = step_bytes(&space, &used, pool.segment_bytes);
         let extents = take(space, &used, pool.segment_bytes, step);
-        if !extents.is_empty() {
-            let added = extents.clone();
-            self.change_catalogue(|catalogue| {
-                if let Some(pool) = &mut catalogue.thin {
-                    pool.extents.extend(added);
-                }
-            })
-            .await?;
-            let bytes: u64 = extents.iter().map(|extent| extent.len_bytes).sum();
-            tracing::info!(group = self.name, bytes, "the pool of thin volumes has grown");
-        } else {
+        if extents.is_empty() {
             tracing::warn!(group = self.name, "the pool of thin volumes cannot grow: the group has no free space");
+            return self.let_pool_grow(false).await;
         }
-        drop(turn);
-        let grown = self.lead(move |_| async move {
-            let Some(store) = shard::store(key) else { return Ok(()) };
-            if extents.is_empty() {
-                store.set_can_grow(false);
-                return Ok(());
+        let added = extents.clone();
+        self.change_catalogue(|catalogue| {
+            if let Some(pool) = &mut catalogue.thin {
+                added.into_iter().for_each(|extent| append(&mut pool.extents, extent));
             }
-            store.add_extents(&extents).await
+        })
+        .await?;
+        drop(turn);
+        let bytes: u64 = extents.iter().map(|extent| extent.len_bytes).sum();
+        let grown = self.lead(move |_| async move {
+            match shard::store(key) {
+                Some(store) => store.add_extents(&extents).await,
+                None => Ok(()),
+            }
         });
-        grown.await?.map_err(|error| block_error(&self.name, &error))
+        grown.await?.map_err(|error| block_error(&self.name, &error))?;
+        tracing::info!(group = self.name, bytes, "the pool of thin volumes has grown");
+        Ok(())
+    }
+}
+
+/// Adds an extent, to the last one if it continues that. So the catalogue stays small.
+fn append(extents: &mut Vec<ExtentRecord>, extent: ExtentRecord) {
+    match extents.last_mut() {
+        Some(last) if last.start_byte + last.len_bytes == extent.start_byte => last.len_bytes += extent.len_bytes,
+        _ => extents.push(extent),
     }
 }
 

@@ -257,7 +257,7 @@ impl Engine {
             return Ok(());
         }
         group.release(extents).await?;
-        group.let_pool_grow().await
+        group.let_pool_grow(true).await
     }
 
     /// Refuses to resize a volume whose block device cannot follow.
