@@ -7,8 +7,9 @@
 //! drive of 100 MiB/s has at most 200 MiB outstanding. 64 MiB of writes go to a drive of 1 MiB/s in
 //! portions of 8 MiB, the lowest bound, and no write waits for longer than 8 s in the drive.
 //!
-//! - A bound follows the recent throughput of the drive ([`MEASURE_EVERY`]). It is never below
-//!   [`BOUND_BYTES_MIN`], which no fast drive has outstanding for long.
+//! - A bound follows the recent throughput of the drive ([`MEASURE_EVERY`]). The bounds of
+//!   all shards together are never below [`BOUND_BYTES_MIN`], which no fast drive has outstanding
+//!   for long.
 //! - Operations wait in order. One that is larger than the bound is issued when nothing else is
 //!   outstanding.
 //! - An operation that its drive has done when it is first polled is not counted.
@@ -43,7 +44,8 @@ pub(crate) struct Outstanding {
     bound_bytes_min: u64,
     /// Bytes answered since the bound was set.
     answered_bytes: Cell<u64>,
-    line: RefCell<VecDeque<Rc<Waiter>>>,
+    /// Operations that wait, in their order.
+    waiting: RefCell<VecDeque<Rc<Waiter>>>,
 }
 
 #[derive(Debug)]
@@ -78,7 +80,7 @@ impl Outstanding {
             bound_bytes: Cell::new(bound_bytes_min),
             bound_bytes_min,
             answered_bytes: Cell::new(0),
-            line: RefCell::default(),
+            waiting: RefCell::default(),
         })
     }
 
@@ -91,7 +93,7 @@ impl Outstanding {
     /// Whether an operation has to wait.
     #[inline]
     pub fn must_wait(&self, bytes: u64) -> bool {
-        !self.fits(bytes) || !self.line.borrow().is_empty()
+        !self.fits(bytes) || !self.waiting.borrow().is_empty()
     }
 
     fn fits(&self, bytes: u64) -> bool {
@@ -116,13 +118,13 @@ impl Outstanding {
     /// Admits waiting operations as far as they fit.
     #[inline]
     fn serve(&self) {
-        if self.line.borrow().is_empty() {
+        if self.waiting.borrow().is_empty() {
             return;
         }
         loop {
-            let next = self.line.borrow().front().filter(|waiter| self.fits(waiter.bytes)).cloned();
+            let next = self.waiting.borrow().front().filter(|waiter| self.fits(waiter.bytes)).cloned();
             let Some(waiter) = next else { return };
-            self.line.borrow_mut().pop_front();
+            self.waiting.borrow_mut().pop_front();
             self.bytes.set(self.bytes.get() + waiter.bytes);
             waiter.is_admitted.set(true);
             let waker = waiter.waker.take();
@@ -143,7 +145,7 @@ impl Turn {
             }
             let (is_admitted, waker) = Default::default();
             let waiter = Rc::new(Waiter { bytes: self.bytes, is_admitted, waker });
-            self.drive.line.borrow_mut().push_back(waiter.clone());
+            self.drive.waiting.borrow_mut().push_back(waiter.clone());
             self.state = State::Waiting(waiter);
         }
         if let State::Waiting(waiter) = &self.state {
@@ -188,7 +190,7 @@ impl Drop for Turn {
             State::Counted => self.drive.leave(self.bytes),
             State::Waiting(waiter) if waiter.is_admitted.get() => self.drive.leave(self.bytes),
             State::Waiting(waiter) => {
-                self.drive.line.borrow_mut().retain(|other| !Rc::ptr_eq(other, waiter));
+                self.drive.waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, waiter));
                 self.drive.serve();
             }
         }
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_are_dropped_leave_the_line() {
+    fn operations_that_are_dropped_wait_no_longer() {
         let drive = Outstanding::new(1);
         let first = begin(&drive, 8 * MIB);
         let (gone, admitted) = (begin(&drive, MIB), begin(&drive, MIB));
@@ -260,6 +262,6 @@ mod tests {
         // It was admitted, and is dropped before it is issued.
         drop(admitted);
         assert_eq!(drive.bytes.get(), 0);
-        assert!(drive.line.borrow().is_empty());
+        assert!(drive.waiting.borrow().is_empty());
     }
 }
