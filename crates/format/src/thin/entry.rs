@@ -3,7 +3,8 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{Codec, StoredRange, ThinError, WINDOW_BLOCKS};
+use super::record::RECORD_BYTES;
+use super::{Codec, StoredRange, ThinError, UNIT_BYTES, WINDOW_BLOCKS};
 use crate::BLOCK;
 
 /// Bytes of an entry.
@@ -84,12 +85,21 @@ impl MapEntry {
         if fits { Ok(entry) } else { Err(invalid("stored")) }
     }
 
-    /// Bytes of its segment that count as live because of this entry: those of the used blocks, and
-    /// for a compressed fragment its stored bytes in proportion.
+    /// Bytes of its segment that count as live because of this entry: most bytes that a copy of the
+    /// used blocks needs. A compressed fragment can be copied as it is, with its record, and any
+    /// used block can be stored plain.
     pub fn live_bytes(&self) -> u64 {
-        let (used, blocks) = (u64::from(self.used.count_ones()), u64::from(self.blocks));
-        (u64::from(self.stored.bytes) * used).div_ceil(blocks)
+        let plain = u64::from(self.used.count_ones()) * BLOCK as u64;
+        match self.codec {
+            Codec::Plain => plain,
+            Codec::Lz4 | Codec::Zstd => plain.min(packed_bytes(self.stored.bytes)),
+        }
     }
+}
+
+/// Bytes of a compressed fragment in a run, with its record.
+pub fn packed_bytes(stored_bytes: u32) -> u64 {
+    u64::from(stored_bytes).next_multiple_of(UNIT_BYTES) + RECORD_BYTES as u64
 }
 
 #[cfg(test)]
@@ -111,7 +121,8 @@ mod tests {
         for entry in [ENTRY, MapEntry { stored: plain, codec: Codec::Plain, first: 3, blocks: 2, used: 2, birth: 0 }] {
             assert_eq!(MapEntry::decode(&entry.encode()), Ok(entry));
         }
-        assert_eq!(ENTRY.live_bytes(), 125);
+        assert_eq!(ENTRY.live_bytes(), 1008 + 32);
+        assert_eq!(MapEntry { stored: StoredRange { bytes: 30_000, ..ENTRY.stored }, ..ENTRY }.live_bytes(), 8192);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! - [`entry`] and [`node`]: the block map, a radix tree for each volume.
 //! - [`segment`]: what is known of each segment.
 //! - [`line`]: what is known of each volume.
+//! - [`packed`]: contents that are compressed.
 //! - [`anchor`]: the newest checkpoint.
 //!
 //! Blocks of volumes are counted in [`BLOCK`](crate::BLOCK) bytes. `docs/format/thin.md` describes
@@ -15,6 +16,7 @@ pub mod batch;
 pub mod entry;
 pub mod line;
 pub mod node;
+pub mod packed;
 pub mod record;
 pub mod segment;
 

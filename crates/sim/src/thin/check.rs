@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use drive::{Block, BlockError, Buf, BufMut, join_all, oneshot};
 use format::{ExtentRecord, Uuid};
-use volume::thin::{Grid, Thin, ThinStore, Tuning};
+use volume::thin::{Compression, Grid, Thin, ThinStore, Tuning};
 
 use super::backing::{CHUNK_BYTES, Image, ModelGroup, Remains, StopAt};
 use super::model::{BLOCK, Model, content};
@@ -64,25 +64,34 @@ pub struct Program {
     has_slow_frames: bool,
     /// Stripes of a segment.
     units: u64,
+    /// Of each volume.
+    compression: [Compression; 2],
     groups: Vec<Vec<Step>>,
 }
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let crash = if self.is_kill { "killed" } else { "power cuts" };
-        write!(f, "seed {}, {crash}, {} stripes per segment: {:?}", self.seed, self.units, self.groups)
+        let Program { seed, units, compression, groups, .. } = self;
+        write!(f, "seed {seed}, {crash}, {units} stripes per segment, compression {compression:?}: {groups:?}")
     }
 }
 
 impl Program {
     /// A program. `seed` draws how long operations take; `units` are the stripes of a segment.
     pub fn new(seed: u64, is_kill: bool, units: u64, groups: Vec<Vec<Step>>) -> Program {
-        Program { seed, is_kill, has_slow_frames: false, units, groups }
+        let compression = [Compression::Off; 2];
+        Program { seed, is_kill, has_slow_frames: false, units, compression, groups }
     }
 
     /// The same, with frames that are overtaken by everything else.
     pub fn with_slow_frames(self) -> Program {
         Program { has_slow_frames: true, ..self }
+    }
+
+    /// The same, with volumes that are compressed.
+    pub fn with_compression(self, compression: [Compression; 2]) -> Program {
+        Program { compression, ..self }
     }
 
     /// The end at an event.
@@ -96,7 +105,9 @@ impl Program {
         let is_kill = rng.chance(1, 4);
         let units = 1 << rng.index(2);
         let groups = (0..2 + rng.index(6)).map(|_| group(&mut rng)).collect();
-        Program { seed, is_kill, has_slow_frames: rng.chance(1, 4), units, groups }
+        let has_slow_frames = rng.chance(1, 4);
+        let compression = any_compression(&mut rng);
+        Program { seed, is_kill, has_slow_frames, units, compression, groups }
     }
 
     fn grid(&self) -> Grid {
@@ -107,6 +118,12 @@ impl Program {
     fn extents(&self) -> [ExtentRecord; 1] {
         [ExtentRecord { start_byte: 0, len_bytes: SEGMENTS * self.grid().segment_bytes }]
     }
+}
+
+/// How two volumes may be compressed.
+pub fn any_compression(rng: &mut Rng) -> [Compression; 2] {
+    let mut any = || *rng.pick(&[Compression::Off, Compression::Lz4, Compression::Zstd(1)]);
+    [any(), any()]
 }
 
 /// Steps at the same time: each has blocks of its own, and few blocks are used often.
@@ -153,6 +170,7 @@ async fn open(program: &Program, group: ModelGroup) -> Pool {
     let (grid, extents) = (program.grid(), program.extents());
     let store = ThinStore::open(group, Uuid::from_bytes(ARRAY), grid, &extents, TUNING).await;
     let store = store.unwrap_or_else(|error| panic!("{program}: the store does not open: {error}"));
+    (1..).zip(program.compression).for_each(|(line, compression)| store.set_compression(line, compression));
     let volumes = [1, 2].map(|line| Thin::new(store.clone(), line, BLOCKS * BLOCK));
     Pool { store, volumes }
 }

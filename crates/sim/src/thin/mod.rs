@@ -10,5 +10,5 @@ mod check;
 mod model;
 
 pub use backing::{Image, ModelGroup, Remains, StopAt};
-pub use check::{Counts, Program, Step, check, run};
+pub use check::{Counts, Program, Step, any_compression, check, run};
 pub use model::{BLOCK, Model, Versions, content};

@@ -4,10 +4,13 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use crate::Rng;
+
 /// Bytes of a block.
 pub const BLOCK: u64 = 4096;
 
-/// The content of a block: its line, number and version, or zeroes.
+/// The content of a block: its line, number and version, or zeroes. Of three versions, one
+/// compresses well, one a little, and one not at all.
 pub fn content(line: u32, block: u64, version: u64) -> Vec<u8> {
     if version == 0 {
         return vec![0; BLOCK as usize];
@@ -16,6 +19,8 @@ pub fn content(line: u32, block: u64, version: u64) -> Vec<u8> {
     for word in 0..BLOCK / 32 {
         [u64::from(line), block, version, word].iter().for_each(|value| bytes.extend(value.to_le_bytes()));
     }
+    let noise_from = [32, BLOCK as usize, BLOCK as usize / 3][(version % 3) as usize];
+    Rng::new(version << 20 ^ block << 4 ^ u64::from(line)).fill(&mut bytes[noise_from..]);
     bytes
 }
 

@@ -12,11 +12,11 @@ use drive::{Block, Buf, BufMut, join_all};
 use format::Uuid;
 use format::thin::anchor::{ANCHOR_BYTES, ANCHOR_DISTANCE_BYTES, Anchor};
 use sim::engine::*;
-use sim::thin::Model;
+use sim::thin::{Model, any_compression};
 use sim::{Rng, Sim, SimEnv};
 use volume::thin::{ArrayBacking, Thin};
 
-use crate::pool::{ARRAY, create, create_with, extents, group, group_of, open, reopen, volume_blocks};
+use crate::pool::{ARRAY, create, create_with, extents, group, group_of, open, open_with, reopen, volume_blocks};
 
 #[test]
 fn a_thin_volume_reads_as_it_was_written() {
@@ -27,7 +27,8 @@ fn a_thin_volume_reads_as_it_was_written() {
         let model = RefCell::new(Model::default());
         sim.block_on(async {
             create(&group).await;
-            let pool = open(&group, volume_blocks(&group)).await;
+            let compression = any_compression(&mut rng);
+            let pool = open_with(&group, volume_blocks(&group), compression).await;
             pool.work(&model, &mut rng, 150).await;
             pool.observe_all(&model, &format!("seed {seed}, {shape}")).await;
         });
@@ -42,8 +43,9 @@ fn what_was_flushed_survives_power_cuts_and_what_was_acknowledged_survives_kills
         let (mut group, shape) = group(&sim, &mut rng);
         let model = RefCell::new(Model::default());
         let blocks = volume_blocks(&group);
+        let compression = any_compression(&mut rng);
         sim.block_on(create(&group));
-        let mut pool = sim.block_on(open(&group, blocks));
+        let mut pool = sim.block_on(open_with(&group, blocks, compression));
         for round in 0..1 + rng.index(4) {
             sim.stop_after(rng.below(3000));
             let mut fork = rng.fork();
@@ -56,7 +58,7 @@ fn what_was_flushed_survives_power_cuts_and_what_was_acknowledged_survives_kills
             drop(pool);
             let drives = if is_kill { group.kill(&sim) } else { group.cut(&sim) };
             group = reopen(&sim, drives, shards);
-            pool = sim.block_on(open(&group, blocks));
+            pool = sim.block_on(open_with(&group, blocks, compression));
             let context =
                 format!("seed {seed}, {shape}, round {round}, {}", if is_kill { "kill" } else { "power cut" });
             sim.block_on(pool.observe_all(&model, &context));
@@ -149,8 +151,9 @@ fn as_many_members_as_the_level_survives_may_be_lost_in_a_power_cut() {
         let mut rng = sim.rng();
         let (group, shape) = group(&sim, &mut rng);
         let (model, blocks) = (RefCell::new(Model::default()), volume_blocks(&group));
+        let compression = any_compression(&mut rng);
         sim.block_on(create(&group));
-        let pool = sim.block_on(open(&group, blocks));
+        let pool = sim.block_on(open_with(&group, blocks, compression));
         sim.stop_after(rng.below(3000));
         let mut fork = rng.fork();
         sim.try_block_on(pool.work(&model, &mut fork, 80));
@@ -165,7 +168,7 @@ fn as_many_members_as_the_level_survives_may_be_lost_in_a_power_cut() {
             left.extend(set);
         }
         let group = Group::open(&sim, left, shards);
-        let pool = sim.block_on(open(&group, blocks));
+        let pool = sim.block_on(open_with(&group, blocks, compression));
         sim.block_on(pool.observe_all(&model, &format!("seed {seed}, {shape}, members lost")));
     }
 }

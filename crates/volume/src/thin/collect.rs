@@ -5,21 +5,25 @@
 //! if the newest checkpoint covers all of its writes. So a recovery never needs the collector's
 //! copies: until the next checkpoint is durable, the old ones are still there.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use drive::{BlockError, Buf, Env};
 use format::BLOCK;
-use format::thin::batch::{BATCH_HEAD_BYTES, BatchIndex, BatchRecords, encode_index};
-use format::thin::entry::{LEAF_BLOCKS, MapEntry};
+use format::thin::batch::{BatchIndex, BatchRecords, encode_index};
+use format::thin::entry::{LEAF_BLOCKS, MapEntry, packed_bytes};
 use format::thin::line::{LINES_LINE, SEGMENTS_LINE};
 use format::thin::node::NodeId;
-use format::thin::record::{FragmentRecord, RECORD_BYTES};
+use format::thin::record::FragmentRecord;
 use format::thin::segment::SegmentUse;
 use format::thin::{Codec, StoredRange, WINDOW_BLOCKS};
 use gf::crc32c;
 
 use super::backing::Backing;
+use super::compress::Compression;
 use super::leaf::LiveChanges;
+use super::pending::block_bits;
+use super::runs::{TakenRun, take_run};
 use super::segments::{Segment, SegmentState};
 use super::store::ThinStore;
 
@@ -33,9 +37,39 @@ const ROUNDS_IN_VAIN: u32 = 64;
 /// A fragment to be moved.
 struct Copy {
     record: FragmentRecord,
+    /// As it is stored.
     content: Buf,
     /// Where it was.
     old: StoredRange,
+}
+
+impl Copy {
+    /// Blocks of a fragment from its block `first` on, with their content as it is to be stored.
+    fn new(
+        record: &FragmentRecord,
+        (first, blocks): (u8, u8),
+        (codec, content): (Codec, Buf),
+        old: StoredRange,
+    ) -> Copy {
+        let record = FragmentRecord {
+            block: record.block + u64::from(first),
+            blocks,
+            codec,
+            stored_bytes: content.len() as u32,
+            crc32c: crc32c(&content),
+            ..*record
+        };
+        Copy { record, content, old }
+    }
+
+    /// Cuts a plain one behind so many blocks.
+    fn divide(self, blocks: u8) -> (Copy, Copy) {
+        let Copy { record, content, old } = self;
+        let (at, rest) = (usize::from(blocks) * BLOCK, record.blocks - blocks);
+        let part = |range: std::ops::Range<usize>| (Codec::Plain, content.slice(range));
+        let second = Copy::new(&record, (blocks, rest), part(at..content.len()), old);
+        (Copy::new(&record, (0, blocks), part(0..at), old), second)
+    }
 }
 
 impl<B: Backing> ThinStore<B> {
@@ -104,7 +138,7 @@ impl<B: Backing> ThinStore<B> {
 
     /// Moves all that is live out of these segments, as far as there is room, and frees them.
     async fn collect_segments(self: &Rc<Self>, victims: &[u64]) -> Result<(), BlockError> {
-        let mut copies = Vec::new();
+        let mut copies = VecDeque::new();
         for victim in victims {
             self.collect_segment(*victim, &mut copies).await?;
             self.write_copies(&mut copies, false).await?;
@@ -152,7 +186,7 @@ impl<B: Backing> ThinStore<B> {
         self.coming_checkpoint_bytes() < self.checkpoint_bytes()
     }
 
-    async fn collect_segment(self: &Rc<Self>, id: u64, copies: &mut Vec<Copy>) -> Result<(), BlockError> {
+    async fn collect_segment(self: &Rc<Self>, id: u64, copies: &mut VecDeque<Copy>) -> Result<(), BlockError> {
         let (live, used_for) = {
             let segments = self.segments.borrow();
             let record = segments.get(id).expect("a segment of the store").record;
@@ -191,7 +225,7 @@ impl<B: Backing> ThinStore<B> {
         segment: u64,
         (records, contents): (&[FragmentRecord], &[std::ops::Range<usize>]),
         bytes: &Buf,
-        copies: &mut Vec<Copy>,
+        copies: &mut VecDeque<Copy>,
     ) -> Result<(), BlockError> {
         for (record, content) in records.iter().zip(contents) {
             let leaf = record.block / LEAF_BLOCKS;
@@ -210,20 +244,51 @@ impl<B: Backing> ThinStore<B> {
             }
             // From now on, the next checkpoint counts on the leaf.
             self.trees.borrow_mut().rewrite(NodeId { line: record.line, level: 0, index: leaf });
-            for (first, blocks) in ranges(used) {
-                let from = content.start + usize::from(first) * BLOCK;
-                let content = bytes.slice(from..from + usize::from(blocks) * BLOCK);
-                let record = FragmentRecord {
-                    block: record.block + u64::from(first),
-                    blocks,
-                    stored_bytes: content.len() as u32,
-                    crc32c: crc32c(&content),
-                    ..*record
-                };
-                copies.push(Copy { record, content, old });
+            match self.copies_of(record, used, &bytes.slice(content.clone()), old) {
+                Some(new) => copies.extend(new),
+                None => self.segments.borrow_mut().mark_unreadable(segment),
             }
         }
         Ok(())
+    }
+
+    /// Copies of the used blocks of a fragment. A compressed one stays as it is, unless its used
+    /// blocks alone take less. `None`: it cannot be decompressed.
+    fn copies_of(&self, record: &FragmentRecord, used: u16, stored: &Buf, old: StoredRange) -> Option<Vec<Copy>> {
+        let plain = |content: &Buf, (first, blocks): (u8, u8)| {
+            let from = usize::from(first) * BLOCK;
+            content.slice(from..from + usize::from(blocks) * BLOCK)
+        };
+        if record.codec == Codec::Plain {
+            let copy = |range| Copy::new(record, range, (Codec::Plain, plain(stored, range)), old);
+            return Some(ranges(used).into_iter().map(copy).collect());
+        }
+        let whole = Copy::new(record, (0, record.blocks), (record.codec, stored.clone()), old);
+        if used == block_bits(0, record.blocks) {
+            return Some(vec![whole]);
+        }
+        let mut compressor = self.compressor.borrow_mut();
+        let content = Buf::from(compressor.decompress(record.codec, stored, record.blocks)?);
+        // The volume's codec may be off meanwhile. Then this must not take more room than before.
+        let compression = match self.compression(record.line) {
+            Compression::Off => Compression::Lz4,
+            compression => compression,
+        };
+        let parts: Vec<Copy> = ranges(used)
+            .into_iter()
+            .map(|range| {
+                let content = plain(&content, range);
+                let packed = compressor.compress(compression, &content);
+                let stored = packed.map_or((Codec::Plain, content), |(codec, bytes)| (codec, Buf::from(bytes)));
+                Copy::new(record, range, stored, old)
+            })
+            .collect();
+        let bytes = |copy: &Copy| match copy.record.codec {
+            Codec::Plain => copy.content.len() as u64,
+            Codec::Lz4 | Codec::Zstd => packed_bytes(copy.record.stored_bytes),
+        };
+        let is_shorter = parts.iter().map(bytes).sum::<u64>() < bytes(&whole);
+        Some(if is_shorter { parts } else { vec![whole] })
     }
 
     /// The blocks of a fragment that the map has at this place.
@@ -237,16 +302,23 @@ impl<B: Backing> ThinStore<B> {
 
     /// Writes copies to runs of the collector, and has the map use them. Without `pad`, those that
     /// do not fill a run stay.
-    async fn write_copies(self: &Rc<Self>, copies: &mut Vec<Copy>, pad: bool) -> Result<(), BlockError> {
+    async fn write_copies(self: &Rc<Self>, copies: &mut VecDeque<Copy>, pad: bool) -> Result<(), BlockError> {
         while !copies.is_empty() {
             let segment = self.collector_segment()?;
             let room = self.segments.borrow().left(segment).min(self.run_bytes_max());
-            let count = copies_in(copies, room);
-            if count == copies.len() && !pad {
-                break;
+            let stored = |copy: &Copy| Some((copy.record.codec, copy.content.len()));
+            let TakenRun { mut taken, is_full, .. } = take_run(copies, room, stored, Copy::divide);
+            if taken.is_empty() || !(is_full || pad) {
+                taken.into_iter().rev().for_each(|copy| copies.push_front(copy));
+                if !is_full {
+                    break;
+                }
+                // The rest of the segment is too short for any of them.
+                self.segments.borrow_mut().close(segment);
+                continue;
             }
-            let now: Vec<Copy> = copies.drain(..count.max(1)).collect();
-            self.write_run_of_copies(segment, &now).await?;
+            taken.sort_by_key(|copy| copy.record.codec != Codec::Plain);
+            self.write_run_of_copies(segment, &taken).await?;
         }
         Ok(())
     }
@@ -305,10 +377,11 @@ impl<B: Backing> ThinStore<B> {
         }
         self.change_leaf(record.line, leaf_index, |leaf| {
             let mut changes: LiveChanges = leaf.clear(window, used << (first % WINDOW_BLOCKS as u8));
-            let (blocks, birth) = (record.blocks, record.birth);
-            changes.push(leaf.insert(MapEntry { stored, codec: Codec::Plain, first, blocks, used, birth }));
+            let FragmentRecord { blocks, birth, codec, .. } = *record;
+            changes.push(leaf.insert(MapEntry { stored, codec, first, blocks, used, birth }));
             changes
         });
+        self.regrow(record.line, record.block / WINDOW_BLOCKS);
         Ok(())
     }
 
@@ -365,15 +438,4 @@ fn ranges(bits: u16) -> Vec<(u8, u8)> {
         }
     }
     ranges
-}
-
-/// How many of these copies fit into a run of `room` bytes.
-fn copies_in(copies: &[Copy], room: u64) -> usize {
-    let (mut index, mut contents) = (BATCH_HEAD_BYTES as u64, 0);
-    let fits = |copy: &&Copy| {
-        index += RECORD_BYTES as u64;
-        contents += copy.content.len() as u64;
-        index.next_multiple_of(BLOCK as u64) + contents <= room
-    };
-    copies.iter().take_while(fits).count()
 }

@@ -18,6 +18,12 @@ fn used_in_window(entry: &MapEntry) -> u16 {
     entry.used << (u64::from(entry.first) % WINDOW_BLOCKS)
 }
 
+/// An entry without the blocks in `bits` of its window.
+fn without(entry: &MapEntry, bits: u16) -> MapEntry {
+    let mine = bits & used_in_window(entry);
+    MapEntry { used: entry.used & !(mine >> (u64::from(entry.first) % WINDOW_BLOCKS)), ..*entry }
+}
+
 impl MapLeaf {
     pub fn new(entries: Vec<MapEntry>) -> MapLeaf {
         MapLeaf { entries }
@@ -51,21 +57,24 @@ impl MapLeaf {
     pub fn clear(&mut self, window: u8, bits: u16) -> LiveChanges {
         let mut changes = LiveChanges::new();
         for index in self.window(window).rev() {
-            let entry = &mut self.entries[index];
-            let mine = bits & used_in_window(entry);
-            if mine == 0 {
+            let (before, after) = (self.entries[index], without(&self.entries[index], bits));
+            if before.used == after.used {
                 continue;
             }
-            let before = entry.live_bytes() as i64;
-            entry.used &= !(mine >> (u64::from(entry.first) % WINDOW_BLOCKS));
-            let address = entry.stored.address;
-            let after = if entry.used == 0 { 0 } else { entry.live_bytes() as i64 };
-            changes.push((address, after - before));
-            if entry.used == 0 {
+            changes.push((before.stored.address, after.live_bytes() as i64 - before.live_bytes() as i64));
+            if after.used == 0 {
                 self.entries.remove(index);
+            } else {
+                self.entries[index] = after;
             }
         }
         changes
+    }
+
+    /// Bytes that become garbage if the blocks in `bits` of a window are unmapped.
+    pub fn freed_by(&self, window: u8, bits: u16) -> u64 {
+        let entries = self.entries[self.window(window)].iter();
+        entries.map(|entry| entry.live_bytes() - without(entry, bits).live_bytes()).sum()
     }
 
     /// Unmaps everything. Returns what became garbage.

@@ -28,7 +28,9 @@
 //! Free segments are kept for the collector and for checkpoints, so that a full store still works
 //! (`space`).
 //!
-//! Still missing: compression and snapshots.
+//! Parts are compressed when they get into runs (`compress`). The log and memory have them plain.
+//!
+//! Still missing: snapshots.
 //!
 //! A store lives on one shard. The bytes are those of [`format::thin`].
 //!
@@ -38,6 +40,7 @@ mod background;
 mod backing;
 mod checkpoint;
 mod collect;
+mod compress;
 mod frames;
 mod grid;
 mod grow;
@@ -55,6 +58,7 @@ mod volume;
 mod write;
 
 pub use backing::{Allocated, ArrayBacking, Backing};
+pub use compress::Compression;
 pub use grid::Grid;
 pub use recover::OpenThinError;
 pub use segments::SegmentSums;

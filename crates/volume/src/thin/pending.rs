@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use drive::Buf;
-use format::thin::WINDOW_BLOCKS;
 use format::thin::entry::LEAF_BLOCKS;
+use format::thin::{Codec, WINDOW_BLOCKS};
 use smallvec::SmallVec;
 
 use super::frames::Frame;
@@ -24,26 +24,47 @@ pub(super) struct PartId {
 #[derive(Clone)]
 pub(super) struct Part {
     pub sequence: u64,
-    /// The lowest write that this one replaced before it was in the map, or its own number. A
-    /// recovery may still need that one.
-    pub floor: u64,
     pub birth: u32,
     pub first: u8,
     pub blocks: u8,
     /// The blocks that no later write has replaced, as bits of the window.
     pub used: u16,
+    /// The blocks for which the map has a later write already.
+    pub outdated: u16,
     /// The content of all blocks. `None`: a hole.
     pub content: Option<Buf>,
-    /// Bytes that the volume grows by, or shrinks if this is negative.
+    /// The content as it is stored, if that is compressed.
+    pub packed: Option<(Codec, Buf)>,
+    /// Most bytes that the volume grows by, or shrinks if this is negative.
     pub growth: i64,
     /// The frame with the part, if it is in the log.
     pub frame: Option<Rc<Frame>>,
 }
 
 impl Part {
+    /// A part that no other one has replaced, and that is not compressed so far.
+    pub fn new(sequence: u64, birth: u32, (first, blocks): (u8, u8), content: Option<Buf>) -> Part {
+        let used = block_bits(first, blocks);
+        Part { sequence, birth, first, blocks, used, outdated: 0, content, packed: None, growth: 0, frame: None }
+    }
+
     /// Its blocks, as bits of the window.
     pub fn bits(&self) -> u16 {
         block_bits(self.first, self.blocks)
+    }
+
+    /// The blocks that belong into the map when the part is on the drives.
+    pub fn current(&self) -> u16 {
+        self.bits() & !self.outdated
+    }
+
+    /// The bytes to be stored, and how they are stored. `None`: a hole.
+    pub fn stored(&self) -> Option<(Codec, &Buf)> {
+        match (&self.packed, &self.content) {
+            (Some((codec, bytes)), _) => Some((*codec, bytes)),
+            (None, Some(content)) => Some((Codec::Plain, content)),
+            (None, None) => None,
+        }
     }
 }
 
@@ -57,11 +78,11 @@ pub(super) struct Pending {
     windows: BTreeMap<(u32, u64), SmallVec<[Part; 1]>>,
     /// Leaves of maps with pending parts.
     leaves: u64,
-    /// How many parts have each floor.
-    floors: BTreeMap<u64, usize>,
+    /// How many parts each write has.
+    writes: BTreeMap<u64, usize>,
     /// Bytes of contents.
     pub bytes: u64,
-    /// Bytes that the volumes grow by.
+    /// Most bytes that the volumes grow by.
     pub growth: i64,
 }
 
@@ -96,25 +117,34 @@ impl Pending {
     }
 
     /// Adds a part, which is newer than all others.
-    pub fn insert(&mut self, line: u32, window: u64, mut part: Part) {
+    pub fn insert(&mut self, line: u32, window: u64, part: Part) {
         self.leaves += u64::from(!self.has_leaf_of(line, window));
         let parts = self.windows.entry((line, window)).or_default();
-        let bits = part.used;
-        for older in parts.iter_mut().filter(|older| older.used & bits != 0) {
-            older.used &= !bits;
-            part.floor = part.floor.min(older.floor);
-        }
-        *self.floors.entry(part.floor).or_default() += 1;
+        parts.iter_mut().for_each(|older| older.used &= !part.used);
+        *self.writes.entry(part.sequence).or_default() += 1;
         self.bytes += part.content.as_ref().map_or(0, |content| content.len() as u64);
         self.growth += part.growth;
         parts.push(part);
     }
 
-    /// Replaces blocks of the window by others that are in the map already. Only a recovery does
-    /// that.
-    pub fn supersede(&mut self, line: u32, window: u64, bits: u16) {
+    /// Has the map's content count for blocks of the window: that of the write `sequence`.
+    pub fn entered(&mut self, line: u32, window: u64, (bits, sequence): (u16, u64)) {
         let Some(parts) = self.windows.get_mut(&(line, window)) else { return };
-        parts.iter_mut().for_each(|part| part.used &= !bits);
+        for older in parts.iter_mut().filter(|older| older.sequence <= sequence) {
+            older.used &= !bits;
+            older.outdated |= bits;
+        }
+    }
+
+    /// Computes anew by how much each part of a window grows the volume: `growth_of` the blocks
+    /// that count, and whether they are a hole.
+    pub fn regrow(&mut self, line: u32, window: u64, growth_of: impl Fn(u16, bool) -> i64) {
+        let Some(parts) = self.windows.get_mut(&(line, window)) else { return };
+        for part in parts {
+            let growth = growth_of(part.used, part.content.is_none());
+            self.growth += growth - part.growth;
+            part.growth = growth;
+        }
     }
 
     pub fn get(&self, id: PartId) -> Option<&Part> {
@@ -126,17 +156,22 @@ impl Pending {
         parts.iter_mut().find(|part| (part.sequence, part.first) == (id.sequence, id.first))
     }
 
-    /// Divides a part behind `blocks` of its blocks. Returns the second half's name.
+    /// Divides a part that is not compressed behind `blocks` of its blocks. Returns the second
+    /// half's name.
     pub fn split(&mut self, id: PartId, blocks: u8) -> PartId {
         let part = self.get_mut(id).expect("the part is pending");
+        debug_assert!(part.packed.is_none());
         let mut rest = part.clone();
         (rest.first, rest.blocks) = (part.first + blocks, part.blocks - blocks);
         part.blocks = blocks;
-        let most = i64::from(blocks) * format::BLOCK as i64;
-        let growth = part.growth.clamp(-most, most);
-        (rest.growth, part.growth) = (part.growth - growth, growth);
-        let (here, there) = (part.bits(), rest.bits());
-        (rest.used, part.used) = (part.used & there, part.used & here);
+        for half in [&mut *part, &mut rest] {
+            let bits = half.bits();
+            half.used &= bits;
+            half.outdated &= bits;
+        }
+        // Which half frees how much is known when the first one is in the map.
+        part.growth = part.growth.clamp(0, i64::from(blocks) * format::BLOCK as i64);
+        let more = part.growth;
         if let Some(content) = part.content.take() {
             let at = usize::from(blocks) * format::BLOCK;
             rest.content = Some(content.slice(at..content.len()));
@@ -145,7 +180,8 @@ impl Pending {
         if let Some(frame) = &part.frame {
             frame.add_part();
         }
-        *self.floors.entry(rest.floor).or_default() += 1;
+        self.growth += more;
+        *self.writes.entry(rest.sequence).or_default() += 1;
         let rest_id = PartId { first: rest.first, ..id };
         let parts = self.windows.get_mut(&(id.line, id.window)).expect("the window is pending");
         let index = parts.iter().position(|part| (part.sequence, part.first) == (id.sequence, id.first));
@@ -162,19 +198,19 @@ impl Pending {
             self.windows.remove(&(id.line, id.window));
             self.leaves -= u64::from(!self.has_leaf_of(id.line, id.window));
         }
-        let count = self.floors.get_mut(&part.floor).expect("each part has a floor");
+        let count = self.writes.get_mut(&part.sequence).expect("each write has parts");
         *count -= 1;
         if *count == 0 {
-            self.floors.remove(&part.floor);
+            self.writes.remove(&part.sequence);
         }
         self.bytes -= part.content.as_ref().map_or(0, |content| content.len() as u64);
         self.growth -= part.growth;
         part
     }
 
-    /// The lowest write that is not in the map, and on which no newer one in the map relies.
+    /// The lowest write that is not in the map.
     pub fn lowest(&self) -> Option<u64> {
-        self.floors.keys().next().copied()
+        self.writes.keys().next().copied()
     }
 
     /// All parts, in the order of their writes.

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use drive::{BlockError, BufMut, Env, Extent, join_all, oneshot};
 use format::BLOCK;
 use format::thin::entry::{LEAF_BLOCKS, MapEntry};
-use format::thin::{Codec, WINDOW_BLOCKS};
+use format::thin::{Codec, StoredRange, WINDOW_BLOCKS};
 
 use super::backing::Backing;
-use super::store::{Readers, ThinStore};
+use super::store::{DAMAGED, Readers, ThinStore};
 use super::write::split;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
@@ -16,12 +16,42 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Most leaves that one [`ThinStore::extents`] call looks at. Bounds its time.
 const EXTENT_LEAVES_MAX: usize = 256;
 
-/// Bytes to read from the group into a place of the buffer.
+/// Bytes of a fragment that belong to a place of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Transfer {
-    address: u64,
+    fragment: Fragment,
     len: u64,
     to: usize,
+}
+
+/// Where bytes of a fragment are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fragment {
+    /// At this byte of the group.
+    Plain(u64),
+    /// In a compressed fragment with so many blocks, from a byte of its content on.
+    Packed { stored: StoredRange, codec: Codec, blocks: u8, from: u64 },
+}
+
+impl Fragment {
+    /// The bytes of a block's entry from `within`, a byte of the block, on.
+    fn of(entry: &MapEntry, block: u64, within: u64) -> Fragment {
+        let from = (block % LEAF_BLOCKS - u64::from(entry.first)) * BLOCK_BYTES + within;
+        match entry.codec {
+            Codec::Plain => Fragment::Plain(entry.stored.address + from),
+            codec => Fragment::Packed { stored: entry.stored, codec, blocks: entry.blocks, from },
+        }
+    }
+
+    /// `bytes` bytes further.
+    fn plus(self, bytes: u64) -> Fragment {
+        match self {
+            Fragment::Plain(address) => Fragment::Plain(address + bytes),
+            Fragment::Packed { stored, codec, blocks, from } => {
+                Fragment::Packed { stored, codec, blocks, from: from + bytes }
+            }
+        }
+    }
 }
 
 impl<B: Backing> ThinStore<B> {
@@ -43,22 +73,33 @@ impl<B: Backing> ThinStore<B> {
             self.plan(line, from, part, &mut transfers);
             transfers[start..].iter_mut().for_each(|transfer: &mut Transfer| transfer.to += (from - offset) as usize);
         }
-        if let [Transfer { address, len, to: 0 }] = transfers[..]
+        if let [Transfer { fragment: Fragment::Plain(address), len, to: 0 }] = transfers[..]
             && len == buf.len() as u64
         {
             let result = self.backing.read(address, buf).await;
             drop(readers);
             return result;
         }
-        let read = |Transfer { address, len, to }: Transfer| async move {
-            self.backing.read(address, self.env().alloc(len as usize)).await.map(|bytes| (to, bytes))
-        };
-        for result in join_all(transfers.into_iter().map(read)).await {
+        for result in join_all(transfers.iter().map(|transfer| self.fetch(*transfer))).await {
             let (to, bytes) = result?;
             buf[to..to + bytes.len()].copy_from_slice(&bytes);
         }
         drop(readers);
         Ok(buf)
+    }
+
+    /// The bytes of a transfer, and where they belong.
+    async fn fetch(&self, transfer: Transfer) -> Result<(usize, BufMut), BlockError> {
+        let (mut bytes, to) = (self.env().alloc(transfer.len as usize), transfer.to);
+        match transfer.fragment {
+            Fragment::Plain(address) => bytes = self.backing.read(address, bytes).await?,
+            Fragment::Packed { stored, codec, blocks, from } => {
+                let stored = self.read_stored(stored).await?;
+                let content = self.compressor.borrow_mut().decompress(codec, &stored, blocks).ok_or(DAMAGED)?;
+                bytes.copy_from_slice(&content[from as usize..][..transfer.len as usize]);
+            }
+        }
+        Ok((to, bytes))
     }
 
     /// Copies what is pending, zeroes what is not mapped, and plans to read the rest. All bytes are
@@ -85,14 +126,13 @@ impl<B: Backing> ThinStore<B> {
                     None => target.fill(0),
                 },
                 (None, Some(entry)) => {
-                    let address = block_address(entry, block) + at % BLOCK_BYTES;
-                    let len = target.len() as u64;
-                    let to = (at - offset) as usize;
-                    match transfers.last_mut() {
-                        Some(last) if last.address + last.len == address && last.to + last.len as usize == to => {
-                            last.len += len;
-                        }
-                        _ => transfers.push(Transfer { address, len, to }),
+                    let fragment = Fragment::of(entry, block, at % BLOCK_BYTES);
+                    let (len, to) = (target.len() as u64, (at - offset) as usize);
+                    let follows =
+                        |last: &Transfer| last.fragment.plus(last.len) == fragment && last.to + last.len as usize == to;
+                    match transfers.last_mut().filter(|last| follows(last)) {
+                        Some(last) => last.len += len,
+                        None => transfers.push(Transfer { fragment, len, to }),
                     }
                 }
                 (None, None) => target.fill(0),
@@ -153,11 +193,4 @@ impl<B: Backing> ThinStore<B> {
         let trees = self.trees.borrow();
         trees.leaf(line, block / LEAF_BLOCKS).is_some_and(|leaf| leaf.find((block % LEAF_BLOCKS) as u8).is_some())
     }
-}
-
-/// Where a block of a plain fragment is.
-fn block_address(entry: &MapEntry, block: u64) -> u64 {
-    debug_assert_eq!(entry.codec, Codec::Plain);
-    let within = block % LEAF_BLOCKS - u64::from(entry.first);
-    entry.stored.address + within * BLOCK_BYTES
 }

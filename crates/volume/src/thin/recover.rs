@@ -32,6 +32,7 @@ use super::frames::Frames;
 use super::grid::Grid;
 use super::leaf::LiveChanges;
 use super::pending::{Part, block_bits};
+use super::runs::Place;
 use super::segments::SegmentTable;
 use super::signal::Signal;
 use super::store::{Readers, ThinStore, Tuning};
@@ -69,7 +70,7 @@ enum FoundContent {
     /// In a frame: the content, or a hole.
     Frame(Option<Buf>),
     /// In a run: its place, or a hole.
-    Run(Option<StoredRange>),
+    Run(Option<Place>),
 }
 
 impl<B: Backing> ThinStore<B> {
@@ -151,6 +152,8 @@ impl<B: Backing> ThinStore<B> {
             segments: RefCell::new(SegmentTable::new(grid)),
             frames: Frames::default(),
             queue: RefCell::default(),
+            compressor: RefCell::default(),
+            compressions: RefCell::default(),
             arrived: RefCell::default(),
             landed: RefCell::default(),
             unlogged: Cell::new(false),
@@ -310,7 +313,8 @@ impl<B: Backing> ThinStore<B> {
             let records = &index.records;
             for (record, place) in records.fragments.iter().zip(records.contents(0)) {
                 let stored = StoredRange { address: address + place.start as u64, bytes: record.stored_bytes };
-                found.push(fragment_write(record, FoundContent::Run(Some(stored))));
+                let place = Place { stored, codec: record.codec };
+                found.push(fragment_write(record, FoundContent::Run(Some(place))));
             }
             found.extend(records.holes.iter().map(|hole| hole_write(hole, FoundContent::Run(None))));
         }
@@ -359,9 +363,9 @@ impl<B: Backing> ThinStore<B> {
                     FoundContent::Frame(content) => {
                         self.make_pending(&write, (window, first, blocks as u8), content.clone());
                     }
-                    FoundContent::Run(stored) => {
-                        self.pending.borrow_mut().supersede(write.line, window, bits);
-                        self.map_found(&write, (window, first, blocks as u8), *stored).await?;
+                    FoundContent::Run(place) => {
+                        self.pending.borrow_mut().entered(write.line, window, (bits, write.sequence));
+                        self.map_found(&write, (window, first, blocks as u8), *place).await?;
                     }
                 }
             }
@@ -374,17 +378,7 @@ impl<B: Backing> ThinStore<B> {
     }
 
     fn make_pending(&self, write: &FoundWrite, (window, first, blocks): (u64, u8, u8), content: Option<Buf>) {
-        let part = Part {
-            sequence: write.sequence,
-            floor: write.sequence,
-            birth: write.birth,
-            first,
-            blocks,
-            used: block_bits(first, blocks),
-            content,
-            growth: 0,
-            frame: None,
-        };
+        let part = Part::new(write.sequence, write.birth, (first, blocks), content);
         self.pending.borrow_mut().insert(write.line, window, part);
     }
 
@@ -392,10 +386,10 @@ impl<B: Backing> ThinStore<B> {
         self: &Rc<Self>,
         write: &FoundWrite,
         (window, first, blocks): (u64, u8, u8),
-        stored: Option<StoredRange>,
+        place: Option<Place>,
     ) -> Result<(), BlockError> {
         let leaf_index = window * WINDOW_BLOCKS / LEAF_BLOCKS;
-        match stored {
+        match place {
             Some(_) => self.load_or_create_leaf(write.line, leaf_index).await?,
             None if !self.load_leaf(write.line, leaf_index).await? => return Ok(()),
             None => {}
@@ -403,9 +397,9 @@ impl<B: Backing> ThinStore<B> {
         let window = (window % (LEAF_BLOCKS / WINDOW_BLOCKS)) as u8;
         self.change_leaf(write.line, leaf_index, |leaf| {
             let mut changes: LiveChanges = leaf.clear(window, block_bits(first, blocks));
-            if let Some(stored) = stored {
+            if let Some(Place { stored, codec }) = place {
                 let (first, used) = (window * WINDOW_BLOCKS as u8 + first, block_bits(0, blocks));
-                let entry = MapEntry { stored, codec: Codec::Plain, first, blocks, used, birth: write.birth };
+                let entry = MapEntry { stored, codec, first, blocks, used, birth: write.birth };
                 changes.push(leaf.insert(entry));
             }
             changes

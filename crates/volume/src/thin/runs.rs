@@ -10,7 +10,7 @@ use format::thin::batch::{BATCH_HEAD_BYTES, BatchRecords, ContentCursor, encode_
 use format::thin::entry::{LEAF_BLOCKS, MapEntry};
 use format::thin::record::RECORD_BYTES;
 use format::thin::segment::SegmentUse;
-use format::thin::{Codec, StoredRange, WINDOW_BLOCKS};
+use format::thin::{Codec, StoredRange, UNIT_BYTES, WINDOW_BLOCKS};
 
 use super::backing::Backing;
 use super::leaf::LiveChanges;
@@ -23,15 +23,21 @@ use super::write::{fragment_record, hole_record};
 #[derive(Default)]
 pub(super) struct RunQueue {
     parts: VecDeque<PartId>,
-    /// Bytes of their contents and records.
+    /// So many of the last ones were not tried with the volume's codec yet.
+    raw: usize,
+    /// Bytes that all of them take in runs.
     bytes: u64,
     /// The segment that is being filled.
     open: Option<u64>,
 }
 
+/// A part that does not fit into a run may be passed over by so many smaller ones.
+const PASSED_MAX: usize = 16;
+
 impl RunQueue {
     pub fn push(&mut self, id: PartId, part: &Part) {
         self.parts.push_back(id);
+        self.raw += 1;
         self.bytes += part_bytes(part);
     }
 
@@ -47,53 +53,137 @@ impl RunQueue {
         self.parts.is_empty()
     }
 
-    /// Takes parts from the queue for a run of at most `bytes` bytes. A part that does not fit is
-    /// divided. Without `pad`, nothing is taken unless the run gets full.
-    fn plan(&mut self, pending: &mut Pending, (bytes, unit): (u64, u64), pad: bool) -> Option<PlannedRun> {
-        let (mut records, mut contents, mut parts) = (BATCH_HEAD_BYTES as u64, 0, Vec::new());
-        let room = |records: u64, contents: u64| {
-            let first = (records + RECORD_BYTES as u64).next_multiple_of(BLOCK as u64);
-            bytes.saturating_sub(first + contents) / BLOCK as u64
-        };
-        let mut is_full = false;
-        while let Some(&id) = self.parts.front() {
-            let part = pending.get(id).expect("a queued part is pending");
-            let fits = room(records, contents);
-            if part.content.is_some() && fits < u64::from(part.blocks) {
-                is_full = true;
-                if fits > 0 {
-                    let rest = pending.split(id, fits as u8);
-                    self.bytes += RECORD_BYTES as u64;
-                    self.parts.insert(1, rest);
-                    continue;
-                }
-                break;
-            }
-            let index = (records + RECORD_BYTES as u64).next_multiple_of(BLOCK as u64);
-            if part.content.is_none() && index + contents > bytes {
-                is_full = true;
-                break;
-            }
-            records += RECORD_BYTES as u64;
-            contents += part.content.as_ref().map_or(0, |content| content.len() as u64);
-            self.bytes -= part_bytes(part);
-            self.parts.pop_front();
-            parts.push(id);
+    /// Compresses the parts that were not tried so far, and for which `pack` has a shorter form.
+    fn pack(&mut self, pending: &mut Pending, mut pack: impl FnMut(PartId, &[u8]) -> Option<(Codec, Vec<u8>)>) {
+        let first = self.parts.len() - std::mem::take(&mut self.raw);
+        for id in self.parts.range(first..) {
+            let part = pending.get_mut(*id).expect("a queued part is pending");
+            let before = part_bytes(part);
+            let packed = part.content.as_ref().and_then(|content| pack(*id, content));
+            part.packed = packed.map(|(codec, bytes)| (codec, Buf::from(bytes)));
+            self.bytes -= before - part_bytes(part);
         }
-        if parts.is_empty() || !(is_full || pad) {
-            for id in parts.into_iter().rev() {
-                self.bytes += part_bytes(pending.get(id).expect("it is pending"));
-                self.parts.push_front(id);
-            }
+    }
+
+    /// Whether the first part fits into a run of so many bytes, or some of its blocks do.
+    fn can_begin(&self, pending: &Pending, bytes: u64) -> bool {
+        let first = self.parts.front().and_then(|id| pending.get(*id)).and_then(Part::stored);
+        let (size, stored) = (RunSize::default(), first.map(|(codec, content)| (codec, content.len())));
+        size.with(stored).bytes() <= bytes
+            || stored.is_some_and(|(codec, _)| codec == Codec::Plain && size.room(bytes) > 0)
+    }
+
+    /// Takes parts from the queue for a run of at most `bytes` bytes. A part that does not fit is
+    /// divided, or passed over if it is compressed. Without `pad`, nothing is taken unless the run
+    /// gets full.
+    fn plan(&mut self, pending: &mut Pending, (bytes, unit): (u64, u64), pad: bool) -> Option<PlannedRun> {
+        let pending = RefCell::new(pending);
+        let stored = |id: &PartId| {
+            let pending = pending.borrow();
+            let part = pending.get(*id).expect("a queued part is pending");
+            part.stored().map(|(codec, content)| (codec, content.len()))
+        };
+        let mut divided = 0;
+        let divide = |id: PartId, blocks: u8| {
+            divided += 1;
+            (id, pending.borrow_mut().split(id, blocks))
+        };
+        let TakenRun { mut taken, size, is_full } = take_run(&mut self.parts, bytes, stored, divide);
+        let pending = pending.into_inner();
+        self.bytes += divided * RECORD_BYTES as u64;
+        if taken.is_empty() || !(is_full || pad) {
+            taken.into_iter().rev().for_each(|id| self.parts.push_front(id));
             return None;
         }
-        let used = records.next_multiple_of(BLOCK as u64) + contents;
-        Some(PlannedRun { bytes: used.next_multiple_of(unit), parts })
+        let part = |id: &PartId| pending.get(*id).expect("it is pending");
+        self.bytes -= taken.iter().map(|id| part_bytes(part(id))).sum::<u64>();
+        // Plain contents are aligned. So they come first.
+        taken.sort_by_key(|id| part(id).packed.is_some());
+        Some(PlannedRun { bytes: size.bytes().next_multiple_of(unit), parts: taken })
     }
 }
 
+/// Contents for a run.
+pub(super) struct TakenRun<T> {
+    pub taken: Vec<T>,
+    pub size: RunSize,
+    /// Something did not fit.
+    pub is_full: bool,
+}
+
+/// Takes contents from a queue for a run of at most `bytes` bytes. `stored`: codec and length of
+/// one; `None` for a hole. `divide` cuts a plain one behind so many blocks.
+pub(super) fn take_run<T>(
+    queue: &mut VecDeque<T>,
+    bytes: u64,
+    stored: impl Fn(&T) -> Option<(Codec, usize)>,
+    mut divide: impl FnMut(T, u8) -> (T, T),
+) -> TakenRun<T> {
+    let (mut size, mut taken, mut passed) = (RunSize::default(), Vec::new(), Vec::new());
+    while passed.len() < PASSED_MAX
+        && let Some(next) = queue.pop_front()
+    {
+        let content = stored(&next);
+        if size.with(content).bytes() <= bytes {
+            size = size.with(content);
+            taken.push(next);
+            continue;
+        }
+        let fits = if content.is_some_and(|(codec, _)| codec == Codec::Plain) { size.room(bytes) } else { 0 };
+        if fits > 0 {
+            let (next, rest) = divide(next, fits as u8);
+            queue.push_front(rest);
+            queue.push_front(next);
+        } else {
+            passed.push(next);
+        }
+    }
+    let is_full = !passed.is_empty();
+    passed.into_iter().rev().for_each(|part| queue.push_front(part));
+    TakenRun { taken, size, is_full }
+}
+
+/// Bytes of a run in which plain contents come before compressed ones.
+#[derive(Clone, Copy)]
+pub(super) struct RunSize {
+    /// Of the head and the records.
+    index: u64,
+    plain: u64,
+    packed: u64,
+}
+
+impl Default for RunSize {
+    fn default() -> Self {
+        RunSize { index: BATCH_HEAD_BYTES as u64, plain: 0, packed: 0 }
+    }
+}
+
+impl RunSize {
+    pub fn bytes(self) -> u64 {
+        let unit = if self.plain > 0 { BLOCK as u64 } else { UNIT_BYTES };
+        self.index.next_multiple_of(unit) + self.plain + self.packed
+    }
+
+    fn with(self, stored: Option<(Codec, usize)>) -> RunSize {
+        let (plain, packed) = match stored {
+            Some((Codec::Plain, len)) => (len as u64, 0),
+            Some((_, len)) => (0, (len as u64).next_multiple_of(UNIT_BYTES)),
+            None => (0, 0),
+        };
+        RunSize { index: self.index + RECORD_BYTES as u64, plain: self.plain + plain, packed: self.packed + packed }
+    }
+
+    /// Blocks of a plain part that fit into a run of so many bytes.
+    fn room(self, bytes: u64) -> u64 {
+        let index = (self.index + RECORD_BYTES as u64).next_multiple_of(BLOCK as u64);
+        bytes.saturating_sub(index + self.plain + self.packed) / BLOCK as u64
+    }
+}
+
+/// Bytes of a part in a run, with its record.
 fn part_bytes(part: &Part) -> u64 {
-    RECORD_BYTES as u64 + part.content.as_ref().map_or(0, |content| content.len() as u64)
+    let content = part.stored().map_or(0, |(_, content)| (content.len() as u64).next_multiple_of(UNIT_BYTES));
+    RECORD_BYTES as u64 + content
 }
 
 /// A run that is being written.
@@ -119,6 +209,13 @@ impl RunResult {
     }
 }
 
+/// Where the content of a part is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub stored: StoredRange,
+    pub codec: Codec,
+}
+
 /// A run before it is written.
 struct PlannedRun {
     bytes: u64,
@@ -136,6 +233,7 @@ impl<B: Backing> ThinStore<B> {
         if self.queue.borrow().is_empty() || self.failed.borrow().is_some() {
             return None;
         }
+        self.pack_queue();
         let unit = self.grid.unit_bytes;
         let wanted = {
             let bytes = self.queue.borrow().bytes + BATCH_HEAD_BYTES as u64;
@@ -145,11 +243,28 @@ impl<B: Backing> ThinStore<B> {
         if wanted == 0 {
             return None;
         }
-        let segment = self.data_segment()?;
-        let left = self.segments.borrow().left(segment);
-        let most = left.min(self.run_bytes_max());
-        let run = self.queue.borrow_mut().plan(&mut self.pending.borrow_mut(), (wanted.min(most), unit), pad)?;
-        Some(self.begin_run(segment, run))
+        loop {
+            let segment = self.data_segment()?;
+            let left = self.segments.borrow().left(segment);
+            let most = left.min(self.run_bytes_max());
+            let run = self.queue.borrow_mut().plan(&mut self.pending.borrow_mut(), (wanted.min(most), unit), pad);
+            if let Some(run) = run {
+                return Some(self.begin_run(segment, run));
+            }
+            if self.queue.borrow().can_begin(&self.pending.borrow(), most) {
+                return None;
+            }
+            // The rest of the segment is too short for a compressed part.
+            self.segments.borrow_mut().close(segment);
+        }
+    }
+
+    /// Compresses the parts in the queue as their volumes say.
+    fn pack_queue(&self) {
+        let (mut queue, mut compressor) = (self.queue.borrow_mut(), self.compressor.borrow_mut());
+        queue.pack(&mut self.pending.borrow_mut(), |id, content| {
+            compressor.compress(self.compression(id.line), content)
+        });
     }
 
     /// The segment that is being filled with writes of users, or another one.
@@ -196,14 +311,14 @@ impl<B: Backing> ThinStore<B> {
     }
 
     /// The bytes of a run, and the places of its fragments. Holes have none.
-    fn encode_run(&self, address: u64, run: &PlannedRun) -> (Buf, Vec<Option<StoredRange>>) {
+    fn encode_run(&self, address: u64, run: &PlannedRun) -> (Buf, Vec<Option<Place>>) {
         let pending = self.pending.borrow();
         let part_of = |id: &PartId| pending.get(*id).expect("the part is pending");
         let mut records = BatchRecords::default();
         for id in &run.parts {
             let part = part_of(id);
-            match &part.content {
-                Some(content) => records.fragments.push(fragment_record(*id, part, content)),
+            match part.stored() {
+                Some((codec, content)) => records.fragments.push(fragment_record(*id, part, codec, content)),
                 None => records.holes.push(hole_record(*id, part)),
             }
         }
@@ -212,27 +327,23 @@ impl<B: Backing> ThinStore<B> {
         data[..index.len()].copy_from_slice(&index);
         let (mut cursor, mut end, mut places) = (ContentCursor::new(0, index.len()), index.len(), Vec::new());
         for id in &run.parts {
-            let content = part_of(id).content.as_ref();
-            places.push(content.map(|content| {
-                let place = cursor.next(Codec::Plain, content.len() as u32);
+            places.push(part_of(id).stored().map(|(codec, content)| {
+                let place = cursor.next(codec, content.len() as u32);
                 data[end..place.start].fill(0);
                 data[place.clone()].copy_from_slice(content);
                 end = place.end;
-                StoredRange { address: address + place.start as u64, bytes: content.len() as u32 }
+                let stored = StoredRange { address: address + place.start as u64, bytes: content.len() as u32 };
+                Place { stored, codec }
             }));
         }
         data[end..].fill(0);
         (data.freeze(), places)
     }
 
-    /// Enters the parts of a run into the map. Blocks that a later write has replaced stay out of
-    /// it: that write may have been entered before.
-    async fn land(
-        self: &Rc<Self>,
-        address: u64,
-        parts: &[PartId],
-        places: &[Option<StoredRange>],
-    ) -> Result<(), BlockError> {
+    /// Enters the parts of a run into the map. Blocks stay out of it that a later write has there
+    /// already. A write that a later one has replaced is entered if that one is still pending: it
+    /// may be lost in a crash.
+    async fn land(self: &Rc<Self>, address: u64, parts: &[PartId], places: &[Option<Place>]) -> Result<(), BlockError> {
         for (id, place) in parts.iter().zip(places) {
             let leaf = id.window * WINDOW_BLOCKS / LEAF_BLOCKS;
             if place.is_some() {
@@ -241,9 +352,11 @@ impl<B: Backing> ThinStore<B> {
                 self.load_leaf(id.line, leaf).await?;
             }
             let part = self.pending.borrow_mut().remove(*id);
-            if self.trees.borrow().leaf(id.line, leaf).is_some() && part.used != 0 {
+            if self.trees.borrow().leaf(id.line, leaf).is_some() && part.current() != 0 {
                 self.enter(*id, leaf, &part, *place);
             }
+            self.pending.borrow_mut().entered(id.line, id.window, (part.bits(), id.sequence));
+            self.regrow(id.line, id.window);
             self.landed.borrow_mut().extend(part.frame);
         }
         self.segments.borrow_mut().landed(address);
@@ -251,17 +364,17 @@ impl<B: Backing> ThinStore<B> {
         Ok(())
     }
 
-    fn enter(&self, id: PartId, leaf: u64, part: &Part, place: Option<StoredRange>) {
+    fn enter(&self, id: PartId, leaf: u64, part: &Part, place: Option<Place>) {
         let window = (id.window % (LEAF_BLOCKS / WINDOW_BLOCKS)) as u8;
         self.change_leaf(id.line, leaf, |leaf| {
-            let mut changes: LiveChanges = leaf.clear(window, part.used);
-            if let Some(stored) = place {
+            let mut changes: LiveChanges = leaf.clear(window, part.current());
+            if let Some(Place { stored, codec }) = place {
                 let entry = MapEntry {
                     stored,
-                    codec: Codec::Plain,
+                    codec,
                     first: window * WINDOW_BLOCKS as u8 + part.first,
                     blocks: part.blocks,
-                    used: part.used >> part.first,
+                    used: part.current() >> part.first,
                     birth: part.birth,
                 };
                 changes.push(leaf.insert(entry));
@@ -336,27 +449,35 @@ mod tests {
     proptest! {
         #[test]
         fn a_run_is_no_longer_than_its_place_whatever_is_in_it(
-            parts in proptest::collection::vec((1u8..=16, 0u8..80), 1..1500), units in 1u64..4, pad in any::<bool>()
+            parts in proptest::collection::vec((1u8..=16, 0u8..80, 1usize..60_000), 1..1500), units in 1u64..4,
+            pad in any::<bool>()
         ) {
             let (mut queue, mut pending) = (RunQueue::default(), Pending::default());
-            for (number, (blocks, kind)) in (1..).zip(parts) {
+            for (number, (blocks, kind, len)) in (1..).zip(parts) {
                 // Most are holes: their records have to fit beside the contents.
-                let content = (kind == 0).then(|| Buf::zeroes(usize::from(blocks) * BLOCK));
-                let used = super::super::pending::block_bits(0, blocks);
-                let part = Part {
-                    sequence: number, floor: number, birth: 1, first: 0, blocks, used, content, growth: 0, frame: None,
-                };
+                let content = (kind < 2).then(|| Buf::zeroes(usize::from(blocks) * BLOCK));
+                let mut part = Part::new(number, 1, (0, blocks), content);
+                if kind == 1 && len < usize::from(blocks) * BLOCK {
+                    part.packed = Some((Codec::Lz4, Buf::zeroes(len)));
+                }
                 let id = PartId { line: 1, window: number, sequence: number, first: 0 };
                 queue.push(id, &part);
                 pending.insert(1, number, part);
             }
             while let Some(run) = queue.plan(&mut pending, (units * UNIT, UNIT), pad) {
-                let contents: usize =
-                    run.parts.iter().filter_map(|id| pending.get(*id)?.content.as_ref()).map(|content| content.len()).sum();
-                let index = (BATCH_HEAD_BYTES + run.parts.len() * RECORD_BYTES).next_multiple_of(BLOCK);
-                prop_assert!((index + contents) as u64 <= run.bytes && run.bytes <= units * UNIT, "{}", run.bytes);
+                let records = run.parts.iter().map(|id| (id, pending.get(*id).expect("it is pending")));
+                let mut batch = BatchRecords::default();
+                for (id, part) in records {
+                    match part.stored() {
+                        Some((codec, bytes)) => batch.fragments.push(fragment_record(*id, part, codec, bytes)),
+                        None => batch.holes.push(hole_record(*id, part)),
+                    }
+                }
+                let end = batch.contents(0).last().map_or(batch.index_bytes(), |place| place.end) as u64;
+                prop_assert!(end <= run.bytes && run.bytes <= units * UNIT, "{end} of {}", run.bytes);
             }
             prop_assert!(queue.is_empty() || !pad, "with padding, all parts get into runs");
+            prop_assert!(!queue.is_empty() || queue.bytes == 0);
         }
     }
 }

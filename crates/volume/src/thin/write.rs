@@ -17,6 +17,7 @@ use format::thin::{Codec, WINDOW_BLOCKS};
 use gf::crc32c;
 
 use super::backing::{Backing, INTENT_BASE};
+use super::compress::{Compression, PACKED_BLOCKS_MAX};
 use super::pending::{Part, PartId, block_bits};
 use super::runs::RunResult;
 use super::store::ThinStore;
@@ -187,17 +188,22 @@ impl<B: Backing> ThinStore<B> {
     /// waits for checkpoints.
     async fn admit(&self, line: u32, piece: &Piece) -> Result<(), BlockError> {
         let bytes = if piece.content.is_some() { piece.blocks * BLOCK_BYTES } else { 0 };
-        let in_vain = self.collected_in_vain.get();
+        let (in_vain, mut before) = (self.collected_in_vain.get(), None);
         loop {
             self.check_usable()?;
             self.load_leaf(line, piece.block / LEAF_BLOCKS).await?;
             let growth = if bytes > 0 { self.growth(line, piece) } else { 0 };
             let space = self.space();
             if growth > 0 && space.used() + growth > space.limit {
-                if !self.can_grow.get() {
+                // Pending parts may take less than it seems: they are compressed, or free more.
+                let before = *before.get_or_insert(self.next_sequence.get());
+                let is_settled = self.pending.borrow().lowest().is_none_or(|lowest| lowest >= before);
+                if is_settled && !self.can_grow.get() {
                     return Err(BlockError::NoSpace);
                 }
                 self.want_space();
+                self.waits_for_landing.set(self.waits_for_landing.get() || !is_settled);
+                self.work.raise();
                 self.progress.changed().await;
                 continue;
             }
@@ -222,21 +228,34 @@ impl<B: Backing> ThinStore<B> {
         }
     }
 
-    /// Bytes that a piece adds to the volume.
+    /// Most bytes that a piece adds to the volume.
     fn growth(&self, line: u32, piece: &Piece) -> u64 {
         let windows = split(piece.block, piece.blocks, WINDOW_BLOCKS);
-        let new = windows.map(|(block, blocks)| u64::from(self.new_bits(line, block, blocks as u8).count_ones()));
-        new.sum::<u64>() * BLOCK_BYTES
+        let growth = windows.map(|(block, blocks)| {
+            let (pending, holes) = self.pending.borrow().bits(line, block / WINDOW_BLOCKS);
+            let bits = block_bits((block % WINDOW_BLOCKS) as u8, blocks as u8);
+            // Bytes of pending content are counted already.
+            let bits = bits & !(pending & !holes);
+            // A pending hole frees what the map has.
+            self.growth_of(line, block / WINDOW_BLOCKS, bits & !holes, false)
+                + i64::from((bits & holes).count_ones()) * BLOCK as i64
+        });
+        growth.sum::<i64>().max(0) as u64
     }
 
-    /// The blocks of a part that have no content so far, as bits of the window.
-    fn new_bits(&self, line: u32, block: u64, blocks: u8) -> u16 {
-        let window = block / WINDOW_BLOCKS;
-        let (pending, holes) = self.pending.borrow().bits(line, window);
+    /// Most bytes that blocks of a window grow by when they are mapped anew, or unmapped.
+    fn growth_of(&self, line: u32, window: u64, bits: u16, is_hole: bool) -> i64 {
         let trees = self.trees.borrow();
-        let leaf = trees.leaf(line, block / LEAF_BLOCKS);
-        let mapped = leaf.map_or(0, |leaf| leaf.mapped((window % (LEAF_BLOCKS / WINDOW_BLOCKS)) as u8));
-        block_bits((block % WINDOW_BLOCKS) as u8, blocks) & !(pending & !holes) & !(mapped & !holes)
+        let leaf = trees.leaf(line, window * WINDOW_BLOCKS / LEAF_BLOCKS);
+        let freed = leaf.map_or(0, |leaf| leaf.freed_by((window % (LEAF_BLOCKS / WINDOW_BLOCKS)) as u8, bits));
+        let plain = if is_hole { 0 } else { i64::from(bits.count_ones()) * BLOCK as i64 };
+        plain - freed as i64
+    }
+
+    /// The map, or what is pending, has changed in a window: computes its growth anew.
+    pub(super) fn regrow(&self, line: u32, window: u64) {
+        let growth_of = |bits, is_hole| self.growth_of(line, window, bits, is_hole);
+        self.pending.borrow_mut().regrow(line, window, growth_of);
     }
 
     /// Numbers a piece and makes it visible. It is acknowledged through the receiver.
@@ -251,32 +270,17 @@ impl<B: Backing> ThinStore<B> {
         });
         let mut parts = Vec::new();
         let windows = split(piece.block, piece.blocks, WINDOW_BLOCKS);
-        let most = self.part_blocks_max();
+        let most = self.part_blocks_max(self.compression(line));
         // Blocks are counted from the window on, which begins at a multiple of any such number.
         for (block, blocks) in windows.flat_map(|(block, blocks)| split(block, blocks, most)) {
             let (window, first) = (block / WINDOW_BLOCKS, (block % WINDOW_BLOCKS) as u8);
             let from = ((block - piece.block) * BLOCK_BYTES) as usize;
             let content = piece.content.as_ref().map(|all| all.slice(from..from + blocks as usize * BLOCK));
-            let new = self.new_bits(line, block, blocks as u8);
-            let bits = block_bits(first, blocks as u8);
-            let growth = match &content {
-                Some(_) => i64::from(new.count_ones()),
-                None => -i64::from((bits & !new).count_ones()),
-            };
-            let part = Part {
-                sequence,
-                floor: sequence,
-                birth,
-                first,
-                blocks: blocks as u8,
-                used: bits,
-                content,
-                growth: growth * BLOCK as i64,
-                frame: None,
-            };
+            let part = Part::new(sequence, birth, (first, blocks as u8), content);
             let id = PartId { line, window, sequence, first };
             self.queue.borrow_mut().push(id, &part);
             self.pending.borrow_mut().insert(line, window, part);
+            self.regrow(line, window);
             parts.push(id);
         }
         let (done, acknowledged) = oneshot();
@@ -303,11 +307,7 @@ impl<B: Backing> ThinStore<B> {
         let all: BTreeSet<PartId> = parts.flat_map(|part| self.parts_of(*part)).collect();
         let logged = all.into_iter().filter(|part| !in_runs(part)).collect();
         let fua = requests.iter().any(|request| request.fua);
-        let framed = self.log_parts(logged, fua);
-        if !is_bulk {
-            self.write_runs(false);
-        }
-        let mut result = framed.await;
+        let mut result = self.log_parts(logged, fua).await;
         for run in &runs {
             result = result.and(run.written().await);
         }
@@ -317,6 +317,8 @@ impl<B: Backing> ThinStore<B> {
             self.fail(error);
         }
         requests.into_iter().for_each(|request| request.done.send(result.clone()));
+        // Only now: to compress takes time.
+        self.write_runs(false);
         if self.backing.intents_are_filling() {
             self.work.raise();
         }
@@ -357,10 +359,11 @@ impl<B: Backing> ThinStore<B> {
         }
     }
 
-    /// Most blocks of a part, so that a frame can hold it.
-    fn part_blocks_max(&self) -> u64 {
+    /// Most blocks of a part, so that a frame can hold it, and that it makes a good fragment.
+    fn part_blocks_max(&self, compression: Compression) -> u64 {
         let blocks = ((self.backing.intent_bytes_max() + INTENT_BASE) / BLOCK).saturating_sub(1).max(1);
-        WINDOW_BLOCKS.min(1 << blocks.ilog2())
+        let fragment = if compression == Compression::Off { WINDOW_BLOCKS } else { PACKED_BLOCKS_MAX };
+        fragment.min(1 << blocks.ilog2())
     }
 
     /// How many of these parts fit into a frame, at least one.
@@ -385,7 +388,7 @@ impl<B: Backing> ThinStore<B> {
             part.frame = Some(frame.clone());
             match &part.content {
                 Some(content) => {
-                    records.fragments.push(fragment_record(*id, part, content));
+                    records.fragments.push(fragment_record(*id, part, Codec::Plain, content));
                     payload.push(content.clone());
                 }
                 None => records.holes.push(hole_record(*id, part)),
@@ -400,14 +403,14 @@ impl<B: Backing> ThinStore<B> {
     }
 }
 
-/// The record of a part that is stored as it is.
-pub(super) fn fragment_record(id: PartId, part: &Part, content: &[u8]) -> FragmentRecord {
+/// The record of a part that is stored like this.
+pub(super) fn fragment_record(id: PartId, part: &Part, codec: Codec, content: &[u8]) -> FragmentRecord {
     FragmentRecord {
         sequence: id.sequence,
         line: id.line,
         block: id.window * WINDOW_BLOCKS + u64::from(part.first),
         blocks: part.blocks,
-        codec: Codec::Plain,
+        codec,
         stored_bytes: content.len() as u32,
         crc32c: crc32c(content),
         birth: part.birth,
