@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::maintenance::check_settings;
 use crate::{
     AddressError, DriveSpec, ErrorCounts, GroupSettings, Invalid, IoCounters, Job, Level, SafetyMode, ScrubSchedule,
-    check_name,
+    check_name, check_warn_levels,
 };
 
 /// Names that no group can have, because the API uses them as verbs in the same place:
@@ -119,8 +119,32 @@ pub struct ThinPool {
     pub metadata_bytes: u64,
     /// Bytes that garbage collection can free.
     pub garbage_bytes: u64,
+    /// Bytes that are kept for volumes with a reserve, beside those that they use.
+    pub reserved_bytes: u64,
     /// Bytes of free segments.
     pub free_bytes: u64,
+    /// How full it is, in percent, counting the free space of the group that it can take.
+    pub used_percent: u8,
+    /// When it is full if it fills as fast as in the last minutes, in seconds; `null` if it does
+    /// not fill.
+    pub full_in_s: Option<u64>,
+    /// Work of the pool since the group was started.
+    pub work: ThinWork,
+}
+
+/// Bytes that a pool of thin volumes has written to its group, without parity.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ThinWork {
+    /// Content of clients, with its indexes.
+    pub data_bytes: u64,
+    /// Content that garbage collection has moved.
+    pub collected_bytes: u64,
+    /// Maps.
+    pub metadata_bytes: u64,
+    /// Frames of the intent log.
+    pub frame_count: u64,
+    /// Checkpoints.
+    pub checkpoint_count: u64,
 }
 
 /// Health of a group.
@@ -280,6 +304,10 @@ pub struct GroupCreate {
     /// Seconds between scrubs, an hour to ten years; 0: only on request; default 30 days.
     #[serde(default)]
     pub scrub_every_s: Option<u64>,
+    /// Levels of use at which the pool of thin volumes warns: 1 to 99 percent, ascending; empty: it
+    /// does not; default 80, 90 and 95.
+    #[serde(default)]
+    pub thin_warn_percents: Option<Vec<u8>>,
     /// Drives whose path doesn't exist are created as sparse files of this size.
     #[serde(default)]
     pub create_files_bytes: Option<u64>,
@@ -311,6 +339,7 @@ impl GroupCreate {
             ));
         }
         check_settings(self.client_p99_us, self.scrub_every_s)?;
+        check_warn_levels(self.thin_warn_percents.as_deref().unwrap_or_default())?;
         check_drives(self.drives.iter().chain(&self.spares), MemoryDrives::Needed)?;
         check_file_size(self.create_files_bytes)
     }

@@ -41,6 +41,7 @@ mod scan;
 mod share;
 mod size;
 mod status;
+mod thin;
 mod upgrade;
 mod visible;
 mod volume;
@@ -55,7 +56,7 @@ pub use error::{ErrorBody, ErrorCode, ErrorDetail, Invalid};
 pub use export::{Export, ExportCreate, ExportList, ExportPlace, ExportTls, NvmeTcpCreate, Protocol, UblkCreate};
 pub use group::{
     Checksums, CrashSafety, Group, GroupAssemble, GroupCreate, GroupForget, GroupHealth, GroupList, GroupNotStarted,
-    GroupStop, Member, MemberFail, MemberReplace, MemberState, Spare, SpareAdd, ThinPool,
+    GroupStop, Member, MemberFail, MemberReplace, MemberState, Spare, SpareAdd, ThinPool, ThinWork,
 };
 pub use host::{Host, HostExport, HostList, HostShare, check_host};
 pub use host_key::{DhGroup, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet};
@@ -86,6 +87,10 @@ pub use scan::{GroupScan, GroupStart, Scanned, ScannedDrive, ScannedGroup, Scann
 pub use share::{Share, ShareCreate, ShareList};
 pub use size::{SizeError, format_bytes, format_bytes_exact, parse_bytes};
 pub use status::{Buffers, GroupStatus, ShardStatus, Status};
+pub use thin::{
+    Compression, FULL_WAIT_MS_MAX, THIN_WARN_LEVELS_MAX, ThinSettings, ThinUpdate, ZSTD_LEVEL_DEFAULT, ZSTD_LEVEL_MAX,
+    check_warn_levels,
+};
 pub use upgrade::{Upgrade, UpgradeRequest, UpgradeState};
 pub use visible::{is_obeyed, visible};
 pub use volume::{THIN_BYTES_MAX, Volume, VolumeCreate, VolumeKind, VolumeList, VolumeUpdate, volume_bytes};

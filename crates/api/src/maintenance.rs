@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Invalid, format_duration};
+use crate::{Invalid, check_warn_levels, format_duration};
 
 /// The lowest latency target for clients: drives alone take longer than any lower target.
 pub const CLIENT_P99_US_MIN: u64 = 100;
@@ -20,7 +20,7 @@ pub const SCRUB_EVERY_S_MIN: u64 = 3600;
 pub const SCRUB_EVERY_S_MAX: u64 = 3650 * 86_400;
 
 /// Settings that an operator chose for a group. They are stored on the members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GroupSettings {
     /// Rebuilds and scrubs keep the 99th percentile of clients' latency below this, in
     /// microseconds. `null`: they take only a small share of the drives' time while clients are
@@ -32,11 +32,14 @@ pub struct GroupSettings {
     /// Most seconds from the end of a scrub to the start of the next one; `null`: scrubs start only
     /// on request.
     pub scrub_every_s: Option<u64>,
+    /// Levels of use at which the pool of thin volumes warns, in percent; empty: it does not.
+    #[serde(default)]
+    pub thin_warn_percents: Vec<u8>,
 }
 
 /// `PATCH /v1/groups/{group}`: change settings of a running group. Fields that are omitted or
 /// `null` stay unchanged.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupUpdate {
     /// The latency target for clients in microseconds, 100 to 10 000 000; 0: none.
@@ -48,6 +51,10 @@ pub struct GroupUpdate {
     /// Seconds between scrubs, an hour to ten years; 0: only on request.
     #[serde(default)]
     pub scrub_every_s: Option<u64>,
+    /// Levels of use at which the pool of thin volumes warns: 1 to 99 percent, ascending; empty: it
+    /// does not.
+    #[serde(default)]
+    pub thin_warn_percents: Option<Vec<u8>>,
     /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
@@ -62,6 +69,7 @@ impl GroupUpdate {
         if *self == (GroupUpdate { dry_run: self.dry_run, ..GroupUpdate::default() }) {
             return Err(Invalid::new("there is nothing to change: name at least one setting"));
         }
+        check_warn_levels(self.thin_warn_percents.as_deref().unwrap_or_default())?;
         check_settings(self.client_p99_us, self.scrub_every_s)
     }
 }
@@ -124,18 +132,18 @@ mod tests {
     #[test]
     fn values_that_make_no_sense_are_refused() {
         let update = GroupUpdate::default();
-        assert_eq!(refusal(update), "there is nothing to change: name at least one setting");
+        assert_eq!(refusal(update.clone()), "there is nothing to change: name at least one setting");
         assert_eq!(
-            refusal(GroupUpdate { client_p99_us: Some(99), ..update }),
+            refusal(GroupUpdate { client_p99_us: Some(99), ..update.clone() }),
             "a latency target of 99us makes no sense: choose 100us to 10s, or off"
         );
         assert_eq!(
-            refusal(GroupUpdate { scrub_every_s: Some(60), ..update }),
+            refusal(GroupUpdate { scrub_every_s: Some(60), ..update.clone() }),
             "a scrub every 1m makes no sense: choose 1h to 3650d, or off"
         );
         for (client_p99_us, scrub_every_s) in [(0, 0), (100, 3600), (10_000_000, 3650 * 86_400)] {
             let (client_p99_us, scrub_every_s) = (Some(client_p99_us), Some(scrub_every_s));
-            assert_eq!(GroupUpdate { client_p99_us, scrub_every_s, ..update }.validate(), Ok(()));
+            assert_eq!(GroupUpdate { client_p99_us, scrub_every_s, ..update.clone() }.validate(), Ok(()));
         }
     }
 }

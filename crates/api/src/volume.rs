@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Invalid, IoCounters, Limit, VolumeName, check_name, format_bytes};
+use crate::{Compression, Invalid, IoCounters, Limit, ThinSettings, ThinUpdate, VolumeName, check_name, format_bytes};
 
 /// `GET /v1/volumes`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -34,6 +34,8 @@ pub struct Volume {
     pub used_bytes: u64,
     /// Bytes that a thin volume takes of its pool, without its map; `null` of other volumes.
     pub stored_bytes: Option<u64>,
+    /// How a thin volume uses the pool; `null` of other volumes.
+    pub thin: Option<ThinSettings>,
     /// Identities of its exports.
     pub exports: Vec<String>,
     /// Traffic of clients.
@@ -60,7 +62,7 @@ pub enum VolumeKind {
 }
 
 /// `POST /v1/volumes`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCreate {
     /// The group of the volume.
@@ -74,6 +76,20 @@ pub struct VolumeCreate {
     /// Make a thin volume. It takes space when it is written, and may be larger than its group.
     #[serde(default)]
     pub thin: bool,
+    /// How blocks of a thin volume are stored: `off`, `lz4`, `zstd` or `zstd:LEVEL`; default `off`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, example = "zstd:3")]
+    pub compression: Option<Compression>,
+    /// Most bytes that may be written to a thin volume, uncompressed; default: all.
+    #[serde(default)]
+    pub quota_bytes: Option<u64>,
+    /// Bytes of the pool that are kept for a thin volume; default: none.
+    #[serde(default)]
+    pub reserve_bytes: Option<u64>,
+    /// Milliseconds that a write to a thin volume waits for space, up to 20 000; default 0: it
+    /// fails at once.
+    #[serde(default)]
+    pub full_wait_ms: Option<u64>,
     /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
@@ -92,7 +108,19 @@ impl VolumeCreate {
             let most = format_bytes(THIN_BYTES_MAX);
             return Err(Invalid::new(format!("a thin volume has at most {most}: give it a smaller size")));
         }
-        Ok(())
+        let settings = self.thin_settings();
+        if !self.thin && !settings.is_empty() {
+            let message = "compression, quota, reserve and waiting are for thin volumes: make it thin as well";
+            return Err(Invalid::new(message));
+        }
+        settings.check_values()?;
+        settings.validate_for(self.size_bytes, 0)
+    }
+
+    /// How a thin volume is to use the pool.
+    pub fn thin_settings(&self) -> ThinUpdate {
+        let VolumeCreate { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run, .. } = *self;
+        ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run }
     }
 
     /// Its full name.

@@ -11,8 +11,8 @@ use api::{
     GroupAssemble, GroupCreate, GroupForget, GroupList, GroupScan, GroupStart, GroupStop, GroupUpdate, HostKey,
     HostKeySet, HostList, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportList, ImportMd, ImportNvme, Imported,
     LimitUpdate, MemberFail, MemberReplace, Referral, ReferralList, Rename, Scanned, Scrub, ScrubRequest, Share,
-    ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName,
-    VolumeUpdate, WipedDrive,
+    ShareCreate, ShareList, SpareAdd, Status, ThinUpdate, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList,
+    VolumeName, VolumeUpdate, WipedDrive,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -269,6 +269,11 @@ impl Client {
     /// Grows or shrinks a volume.
     pub async fn volume_resize(&self, name: &VolumeName, request: &VolumeUpdate) -> Result<Changed<Volume>, Failure> {
         self.request(Method::PATCH, &volume_path(name), Some(request)).await
+    }
+
+    /// Changes how a thin volume uses the pool.
+    pub async fn volume_thin(&self, name: &VolumeName, request: &ThinUpdate) -> Result<Changed<Volume>, Failure> {
+        self.request(Method::PATCH, &format!("{}/thin", volume_path(name)), Some(request)).await
     }
 
     /// Changes the rate limit of a volume.

@@ -45,6 +45,7 @@ Examples:
   purlin group set tank --client-p99 off --retire-slow on
   purlin group set tank --scrub-every 14d
   purlin group set tank --scrub-every off --dry-run
+  purlin group set tank --thin-warn 80%,95%
 
 Durations: 500us, 5ms, 90s, 10m, 12h, 30d, 2w.")]
     Set {
@@ -248,7 +249,7 @@ pub struct GroupCreateArgs {
 }
 
 /// Maintenance settings of a group. A setting that is not given stays as it is.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct Settings {
     /// Keep the 99th percentile of clients' latency below this while rebuilding and scrubbing, such
     /// as 5ms; default off
@@ -261,6 +262,23 @@ pub struct Settings {
     /// Scrub and repair this often, such as 30d, which is the default
     #[arg(long, value_name = "DURATION|off", value_parser = parse_duration_or_off)]
     pub scrub_every: Option<DurationOrOff>,
+    /// Warn when thin volumes use so much of the space that they can have, such as 80%,90%,95%,
+    /// which is the default
+    #[arg(long, value_name = "PERCENT,...|off", value_parser = parse_levels)]
+    pub thin_warn: Option<Levels>,
+}
+
+/// Levels of use in percent; none for no warnings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Levels(Vec<u8>);
+
+fn parse_levels(text: &str) -> Result<Levels, String> {
+    if text == "off" {
+        return Ok(Levels(Vec::new()));
+    }
+    let level = |part: &str| part.strip_suffix('%').unwrap_or(part).parse::<u8>().ok();
+    let levels: Option<Vec<u8>> = text.split(',').map(level).collect();
+    levels.map(Levels).ok_or_else(|| format!("{text:?} are no levels: write such as 80%,90%,95%, or off"))
 }
 
 impl Settings {
@@ -276,6 +294,7 @@ impl Settings {
             client_p99_us: self.client_p99.map(micros),
             retire_slow: self.retire_slow.map(|switch| switch == Switch::On),
             scrub_every_s: self.scrub_every.map(seconds),
+            thin_warn_percents: self.thin_warn.map(|Levels(levels)| levels),
             dry_run,
         }
     }

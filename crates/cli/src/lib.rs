@@ -47,6 +47,8 @@ mod share_args;
 mod shared;
 mod suggest;
 mod table;
+mod thin;
+mod thin_args;
 mod unwell;
 mod volume_args;
 mod volume_size;

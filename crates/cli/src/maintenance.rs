@@ -12,16 +12,20 @@ use crate::table::job_line;
 
 /// Lines of `purlin group show`: settings, the last scrub and the next.
 pub fn pairs(group: &Group) -> Vec<(&'static str, String)> {
-    let GroupSettings { client_p99_us, retire_slow, scrub_every_s } = group.settings;
+    let GroupSettings { client_p99_us, retire_slow, scrub_every_s, ref thin_warn_percents } = group.settings;
     let p99 = client_p99_us.map_or_else(|| "no target".to_owned(), |us| format_duration(Duration::from_micros(us)));
     let every = scrub_every_s.map_or_else(|| "off".to_owned(), |s| format_duration(Duration::from_secs(s)));
-    vec![
+    let levels: Vec<String> = thin_warn_percents.iter().map(|level| format!("{level}%")).collect();
+    let warn = if levels.is_empty() { "off".to_owned() } else { levels.join(", ") };
+    let mut rows = vec![
         ("client p99", p99),
         ("retire slow", if retire_slow { "on" } else { "off" }.to_owned()),
         ("scrub every", every),
         ("last scrub", last(group.scrub.last.as_ref())),
         ("next scrub", next(&group.scrub, scrub_every_s.is_some())),
-    ]
+    ];
+    rows.extend(group.thin.map(|_| ("thin warn", warn)));
+    rows
 }
 
 fn differences(last: &LastScrub) -> String {

@@ -3,7 +3,7 @@
 use api::{
     Drive, DriveDetails, DriveHealth, DriveKind, DrivePassthrough, DriveRole, DriveState, Export, Group, GroupHealth,
     GroupNotStarted, Job, JobKind, JobState, Limit, Member, MemberState, Protocol, Reservation, ReservationKind,
-    ThinPool, Volume, VolumeKind, format_bytes, format_duration,
+    Volume, VolumeKind, format_bytes, format_duration,
 };
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use comfy_table::{Cell, Color};
 use crate::fit::{Column, WIDTH, count, middle_cut, table, wrapped};
 use crate::maintenance;
 use crate::progress::{bar, duration, percent};
-use crate::reach;
+use crate::{reach, thin};
 
 /// `name  value` lines, the values in one column.
 pub fn pairs(pairs: &[(&str, String)]) -> String {
@@ -133,7 +133,7 @@ pub fn group(colour: bool, group: &Group) -> String {
         ("checksums", group.checksums.note.clone()),
         ("shards", group.shards.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
     ];
-    lines.extend(group.thin.iter().flat_map(thin_pool));
+    lines.extend(group.thin.iter().flat_map(thin::pool));
     lines.extend(maintenance::pairs(group));
     let mut text = pairs(&lines);
     for warning in &group.warnings {
@@ -406,11 +406,14 @@ pub fn volume(volume: &Volume) -> String {
         ("kind", volume_kind(volume.kind).to_owned()),
         ("size", format!("{} ({} bytes)", format_bytes(volume.size_bytes), volume.size_bytes)),
         ("written", format_bytes(volume.used_bytes)),
-        ("stored", volume.stored_bytes.map_or_else(String::new, |stored| stored_line(volume.used_bytes, stored))),
+        ("stored", volume.stored_bytes.map_or_else(String::new, |stored| thin::stored(volume.used_bytes, stored))),
+    ];
+    rows.extend(volume.thin.iter().flat_map(thin::settings));
+    rows.extend([
         ("exports", exports),
         ("reads", format!("{}, {}", volume.io.read_count, format_bytes(volume.io.read_bytes))),
         ("writes", format!("{}, {}", volume.io.write_count, format_bytes(volume.io.write_bytes))),
-    ];
+    ]);
     rows.retain(|(_, value)| !value.is_empty());
     if let Some(limit) = &volume.limit {
         let burst = format_duration(Duration::from_millis(limit.burst_ms));
@@ -418,27 +421,6 @@ pub fn volume(volume: &Volume) -> String {
         rows.push(("waited for it", waits(limit)));
     }
     pairs(&rows)
-}
-
-/// Bytes that a thin volume takes, and how much smaller that is than what was written.
-fn stored_line(written: u64, stored: u64) -> String {
-    match stored {
-        0 => format_bytes(0),
-        _ => format!("{}, ratio {:.2}", format_bytes(stored), written as f64 / stored as f64),
-    }
-}
-
-/// The space of a pool of thin volumes.
-fn thin_pool(pool: &ThinPool) -> Vec<(&'static str, String)> {
-    let share = pool.used_bytes as f64 / pool.limit_bytes.max(1) as f64 * 100.0;
-    let used = format!("{} of at most {} ({share:.0}%)", format_bytes(pool.used_bytes), format_bytes(pool.limit_bytes));
-    let parts = [("data", pool.data_bytes), ("maps", pool.metadata_bytes), ("garbage", pool.garbage_bytes)];
-    let parts: Vec<String> = parts.iter().map(|(name, bytes)| format!("{name} {}", format_bytes(*bytes))).collect();
-    vec![
-        ("thin pool", format!("{}, {} of it free", format_bytes(pool.size_bytes), format_bytes(pool.free_bytes))),
-        ("thin used", used),
-        ("thin parts", parts.join(", ")),
-    ]
 }
 
 /// A limit: `20000 IOPS, 500 MiB/s`.

@@ -5,6 +5,7 @@ use clap::Subcommand;
 
 use crate::common_args::DryRun;
 use crate::limit_args::LimitArgs;
+use crate::thin_args::ThinArgs;
 use crate::volume_size::VolumeSize;
 
 /// Verbs of volumes.
@@ -16,6 +17,7 @@ Examples:
   purlin volume create tank/db --size 10GiB
   purlin volume create tank/rest --size 100%
   purlin volume create tank/images --thin --size 10TiB
+  purlin volume create tank/logs --thin --size 1TiB --compress zstd --quota 500GiB
 
 A thin volume takes space of the group when it is written, and gives it back when it is discarded (fstrim). It may be larger
 than its group. When the group is full, writes get the no-space error; reads, discards and deletions go on.")]
@@ -28,6 +30,24 @@ than its group. When the group is full, writes get the no-space error; reads, di
         /// Take space when the volume is written, and not at once
         #[arg(long)]
         thin: bool,
+        #[command(flatten)]
+        settings: ThinArgs,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Change how a thin volume uses the space of its group, while it is in use
+    #[command(after_help = "\
+Examples:
+  purlin volume set tank/logs --compress zstd:6
+  purlin volume set tank/db --reserve 100GiB --when-full wait:10s
+  purlin volume set tank/db --quota off --compress off
+
+Another compression is used for what is written from then on.")]
+    Set {
+        /// Its name, GROUP/VOLUME
+        name: VolumeName,
+        #[command(flatten)]
+        settings: ThinArgs,
         #[command(flatten)]
         dry_run: DryRun,
     },

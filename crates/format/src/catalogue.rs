@@ -22,6 +22,7 @@ mod maintenance;
 mod reservations;
 mod secrets;
 mod slot;
+mod thin;
 mod tls_keys;
 
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,6 @@ use serde::{Deserialize, Serialize};
 use crate::superblock::check_name;
 use crate::thin::BLOCKS_MAX;
 use crate::thin::line::LINE_MAX;
-use crate::thin::segment::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use crate::{BLOCK, COUNTER_MAX};
 
 pub use error::CatalogueError;
@@ -40,6 +40,10 @@ pub use secrets::SecretRecord;
 pub use slot::{
     CATALOGUE_SLOTS, CATALOGUE_VERSION, SlotError, TooLarge, catalogue_slot_bytes, catalogue_slot_offset, decode_slot,
     encode_slot,
+};
+pub use thin::{
+    CompressionRecord, FULL_WAIT_MS_MAX, THIN_WARN_DEFAULT, THIN_WARN_LEVELS_MAX, ThinPoolRecord, ThinVolumeRecord,
+    ZSTD_LEVEL_MAX,
 };
 pub use tls_keys::TlsKeyRecord;
 
@@ -100,6 +104,9 @@ pub struct VolumeRecord {
     pub created_unix_s: u64,
     /// Its extents, in order of the volume's own addresses.
     pub extents: Vec<ExtentRecord>,
+    /// How a thin volume uses its pool. Omitted if that is as usual, and of other volumes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub thin: ThinVolumeRecord,
 }
 
 /// How a volume keeps its data.
@@ -110,16 +117,6 @@ pub enum VolumeKind {
     Direct,
     /// In the thin pool. The volume's identity is the number of its [line](crate::thin::line).
     Thin,
-}
-
-/// The space of the thin volumes of a group, with a thin store ([`crate::thin`]).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ThinPoolRecord {
-    /// Bytes of a segment.
-    pub segment_bytes: u64,
-    /// The extents of the pool. The first one has the store's anchors.
-    pub extents: Vec<ExtentRecord>,
 }
 
 /// A range of the group's logical space.
@@ -260,17 +257,18 @@ impl Default for Catalogue {
 
 impl Catalogue {
     /// The oldest format version that can hold this catalogue: 1 for volumes and NBD exports alone,
-    /// 3 with a thin pool, else 2. A later version needs a bit in the superblocks first:
-    /// [`crate::Features::CATALOGUE_2`], [`crate::Features::THIN`].
+    /// 3 with a thin pool or settings of one, else 2. A later version needs a bit in the
+    /// superblocks first: [`crate::Features::CATALOGUE_2`], [`crate::Features::THIN`].
     pub fn version(&self) -> u32 {
         let only_nbd = self.exports.iter().all(|export| matches!(export.kind, ExportKind::Nbd { .. }));
         let is_plain = is_default(&self.settings) && is_default(&self.scrub);
         let is_plain = is_plain && self.reservations.is_empty() && self.limits.is_empty();
         let is_plain = is_plain && self.secrets.is_empty() && self.tls_keys.is_empty();
-        match (only_nbd && is_plain, &self.thin) {
-            (_, Some(_)) => 3,
-            (true, None) => 1,
-            (false, None) => 2,
+        let has_thin = self.thin.is_some() || self.settings.thin_warn.is_some();
+        match (only_nbd && is_plain, has_thin) {
+            (_, true) => 3,
+            (true, false) => 1,
+            (false, false) => 2,
         }
     }
 
@@ -285,7 +283,7 @@ impl Catalogue {
             self.check_size_of(volume, capacity_bytes)?;
         }
         if let Some(pool) = &self.thin {
-            check_pool(pool, capacity_bytes)?;
+            thin::check_pool(pool, capacity_bytes)?;
         }
         self.check_overlap()?;
         self.check_exports()?;
@@ -325,9 +323,14 @@ impl Catalogue {
         if size == 0 {
             return Err(CatalogueError::NoSize { volume: name() });
         }
+        if let Some(field) = thin::bad_field(&volume.thin) {
+            return Err(CatalogueError::ThinVolume { volume: name(), field });
+        }
         let extents = extents_bytes(&format!("of volume {:?}", volume.name), &volume.extents, capacity)?;
         let is_right = match volume.kind {
-            VolumeKind::Direct => size.checked_next_multiple_of(BLOCK as u64) == Some(extents),
+            VolumeKind::Direct => {
+                size.checked_next_multiple_of(BLOCK as u64) == Some(extents) && is_default(&volume.thin)
+            }
             VolumeKind::Thin => {
                 let is_possible = size <= BLOCKS_MAX * BLOCK as u64 && volume.id <= u64::from(LINE_MAX);
                 volume.extents.is_empty() && self.thin.is_some() && is_possible
@@ -352,14 +355,6 @@ impl Catalogue {
     }
 }
 
-fn check_pool(pool: &ThinPoolRecord, capacity: u64) -> Result<(), CatalogueError> {
-    extents_bytes("of the thin pool", &pool.extents, capacity)?;
-    let is_possible = pool.segment_bytes.is_multiple_of(BLOCK as u64)
-        && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&pool.segment_bytes)
-        && !pool.extents.is_empty();
-    if is_possible { Ok(()) } else { Err(CatalogueError::ThinPool { segment_bytes: pool.segment_bytes }) }
-}
-
 /// The sum of these extents, if they are whole blocks within the group.
 fn extents_bytes(of: &str, extents: &[ExtentRecord], capacity: u64) -> Result<u64, CatalogueError> {
     let mut sum = 0u64;
@@ -380,7 +375,15 @@ mod tests {
     fn volume(id: u64, name: &str, start_byte: u64, len_bytes: u64) -> VolumeRecord {
         let extents = vec![ExtentRecord { start_byte, len_bytes }];
         let name = name.to_owned();
-        VolumeRecord { id, name, kind: VolumeKind::Direct, size_bytes: len_bytes, created_unix_s: 0, extents }
+        VolumeRecord {
+            id,
+            name,
+            kind: VolumeKind::Direct,
+            size_bytes: len_bytes,
+            created_unix_s: 0,
+            extents,
+            thin: ThinVolumeRecord::default(),
+        }
     }
 
     fn export(id: u64, volume: u64, address: &str) -> ExportRecord {

@@ -102,7 +102,7 @@ pub fn shrink(own: &[ExtentRecord], len: u64) -> (Vec<ExtentRecord>, Vec<ExtentR
 #[cfg(test)]
 mod tests {
     use super::*;
-    use format::{Catalogue, VolumeKind, VolumeRecord};
+    use format::{Catalogue, ThinVolumeRecord, VolumeKind, VolumeRecord};
     use proptest::prelude::*;
 
     const SPACE: Space = Space { capacity_bytes: 64 << 20, align_bytes: 192 << 10 };
@@ -115,6 +115,7 @@ mod tests {
             size_bytes: *size,
             created_unix_s: 0,
             extents: extents.clone(),
+            thin: ThinVolumeRecord::default(),
         };
         let volumes: Vec<_> = volumes.iter().enumerate().map(record).collect();
         Catalogue { next_id: volumes.len() as u64 + 1, volumes, ..Catalogue::default() }

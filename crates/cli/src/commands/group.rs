@@ -100,6 +100,7 @@ async fn create(common: &Common, client: &Client, args: GroupCreateArgs) -> Resu
         client_p99_us: settings.client_p99_us,
         retire_slow: settings.retire_slow,
         scrub_every_s: settings.scrub_every_s,
+        thin_warn_percents: settings.thin_warn_percents,
         create_files_bytes: args.new_drives.create_files,
         wipe_foreign: args.new_drives.wipe_foreign,
         dry_run: args.dry_run.dry_run,

@@ -1,6 +1,6 @@
 //! `purlin volume`.
 
-use api::{Rename, Volume, VolumeCreate, VolumeKind, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
+use api::{Rename, ThinUpdate, Volume, VolumeCreate, VolumeKind, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
 
 use super::{limited, renamed};
 use crate::ask::consent;
@@ -12,14 +12,26 @@ use crate::{Client, Failure, table};
 
 pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand) -> Result<(), Failure> {
     match command {
-        VolumeCommand::Create { name, size, thin, dry_run } => {
-            let dry_run = dry_run.dry_run;
+        VolumeCommand::Create { name, size, thin, settings, dry_run } => {
             let size_bytes = match size {
                 VolumeSize::Bytes(bytes) => bytes,
                 VolumeSize::Share(_) if thin => return Err(no_share_of_thin()),
                 VolumeSize::Share(share) => share.of(client.group(&name.group).await?.free_bytes)?,
             };
-            let request = VolumeCreate { group: name.group, volume: name.volume, size_bytes, thin, dry_run };
+            let settings = settings.update(dry_run.dry_run);
+            let ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run } = settings;
+            let (group, volume) = (name.group, name.volume);
+            let request = VolumeCreate {
+                group,
+                volume,
+                size_bytes,
+                thin,
+                compression,
+                quota_bytes,
+                reserve_bytes,
+                full_wait_ms,
+                dry_run,
+            };
             request.validate()?;
             show_changed(common, &client.volume_create(&request).await?, |volume| sized("created", volume))
         }
@@ -27,6 +39,12 @@ pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand
             show(common, &client.volumes().await?, |list| table::volumes(has_colour(), &list.volumes))
         }
         VolumeCommand::Show { name } => show(common, &client.volume(&name).await?, table::volume),
+        VolumeCommand::Set { name, settings, dry_run } => {
+            let update = settings.update(dry_run.dry_run);
+            update.validate()?;
+            let changed = client.volume_thin(&name, &update).await?;
+            show_changed(common, &changed, |_| set(&changed.steps, &name))
+        }
         VolumeCommand::Limit { name, limit, dry_run } => {
             let update = limit.update(dry_run.dry_run);
             update.validate()?;
@@ -57,6 +75,10 @@ fn in_its_group(name: &VolumeName, new: &str) -> Result<String, Failure> {
 /// A thin volume takes nothing of the free space when it is made.
 fn no_share_of_thin() -> Failure {
     Failure::Usage("the size of a thin volume is no share of the free space: give it in bytes, such as 10TiB".into())
+}
+
+fn set(steps: &[String], name: &VolumeName) -> String {
+    if steps.is_empty() { format!("the volume {name} has these settings already") } else { steps.join("\n") }
 }
 
 fn sized(verb: &str, volume: Option<&Volume>) -> String {

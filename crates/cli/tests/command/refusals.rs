@@ -293,6 +293,38 @@ fn arguments_that_make_no_sense_end_with_2_and_name_the_argument() {
 }
 
 #[test]
+fn settings_of_thin_volumes_that_make_no_sense_end_with_2_and_one_sentence() {
+    let daemon = Daemon::start();
+    for (line, sentence) in [
+        (
+            "volume create tank/db --size 1GiB --compress lz4",
+            "compression, quota, reserve and waiting are for thin volumes: make it thin as well",
+        ),
+        (
+            "volume create tank/db --size 1GiB --thin --reserve 2GiB",
+            "a volume of 1 GiB cannot use a reserve of 2 GiB: choose less",
+        ),
+        (
+            "volume set tank/db",
+            "there is nothing to change: name a compression, a quota, a reserve, or what to do when full",
+        ),
+        ("volume set tank/db --when-full wait:1m", "a write cannot wait for 1m: choose at most 20s, or error"),
+        ("group set tank --thin-warn 90,80", "levels come in ascending order, each once: write such as 80%,90%,95%"),
+    ] {
+        let said = daemon.run(line);
+        assert_eq!((said.code, said.err), (2, format!("purlin: {sentence}\n")), "{line}");
+    }
+    for (line, problem) in [
+        ("volume set tank/db --compress zstd:10", "\"10\" is no level of zstd: choose 1 to 9"),
+        ("volume set tank/db --compress gzip", "\"gzip\" is no compression: write off, lz4, zstd or zstd:LEVEL"),
+        ("volume set tank/db --quota 0", "0 bytes are no size here: write a size such as 500GiB, or off"),
+    ] {
+        let said = daemon.run(line);
+        assert!(said.code == 2 && said.err.contains(problem), "{line}: {}", said.err);
+    }
+}
+
+#[test]
 fn a_verb_that_there_is_not_is_answered_with_the_one_that_was_meant_or_with_all() {
     let tip = |line: &str| {
         let said = purlin("/nowhere/purlind.sock".as_ref(), line);
@@ -302,7 +334,7 @@ fn a_verb_that_there_is_not_is_answered_with_the_one_that_was_meant_or_with_all(
     assert_eq!(tip("volume rname tank/a b"), "a similar subcommand exists: 'rename'");
     assert_eq!(tip("--socket x group lsit"), "a similar subcommand exists: 'list'");
     let said = tip("volume make tank/a");
-    assert!(said.starts_with("purlin volume takes one of: create, list, show,"), "{said}");
+    assert!(said.starts_with("purlin volume takes one of: create, set, list, show,"), "{said}");
     let said = tip("frobnicate");
     assert!(said.starts_with("purlin takes one of: status, iostat, group,"), "{said}");
 }

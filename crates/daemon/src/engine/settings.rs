@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::{GroupSettings, GroupUpdate, format_duration};
 use array::{GroupStatus, Settings};
-use format::SettingsRecord;
+use format::{SettingsRecord, THIN_WARN_DEFAULT};
 
 /// The settings for the engine.
 pub(crate) fn of_engine(record: &SettingsRecord) -> Settings {
@@ -13,8 +13,8 @@ pub(crate) fn of_engine(record: &SettingsRecord) -> Settings {
 
 /// The settings for the API.
 pub(crate) fn shown(record: &SettingsRecord) -> GroupSettings {
-    let SettingsRecord { client_p99_us, retire_slow, scrub_every_s } = *record;
-    GroupSettings { client_p99_us, retire_slow, scrub_every_s }
+    let SettingsRecord { client_p99_us, retire_slow, scrub_every_s, .. } = *record;
+    GroupSettings { client_p99_us, retire_slow, scrub_every_s, thin_warn_percents: warn_levels(record) }
 }
 
 /// The settings after a request.
@@ -25,6 +25,7 @@ pub(crate) fn updated(record: &SettingsRecord, update: &GroupUpdate) -> Settings
         client_p99_us: chosen(update.client_p99_us, record.client_p99_us),
         retire_slow: update.retire_slow.unwrap_or(record.retire_slow),
         scrub_every_s: chosen(update.scrub_every_s, record.scrub_every_s),
+        thin_warn: update.thin_warn_percents.clone().or_else(|| record.thin_warn.clone()),
     }
 }
 
@@ -50,7 +51,23 @@ pub(crate) fn steps(before: &SettingsRecord, after: &SettingsRecord) -> Vec<Stri
             None => "scrub on request only".to_owned(),
         });
     }
+    let levels = warn_levels(after);
+    if warn_levels(before) != levels {
+        steps.push(match levels.is_empty() {
+            true => "do not warn when the pool of thin volumes fills".to_owned(),
+            false => format!("warn when the pool of thin volumes is {} full", shown_levels(&levels)),
+        });
+    }
     steps
+}
+
+/// The levels of use at which the pool of thin volumes warns, in percent.
+pub(crate) fn warn_levels(record: &SettingsRecord) -> Vec<u8> {
+    record.thin_warn.clone().unwrap_or_else(|| THIN_WARN_DEFAULT.to_vec())
+}
+
+fn shown_levels(levels: &[u8]) -> String {
+    levels.iter().map(|level| format!("{level}%")).collect::<Vec<_>>().join(", ")
 }
 
 /// Warnings about the chosen settings.
@@ -68,7 +85,8 @@ mod tests {
 
     #[test]
     fn what_is_not_asked_for_stays_and_zero_is_off() {
-        let before = SettingsRecord { client_p99_us: Some(5000), retire_slow: true, scrub_every_s: Some(3600) };
+        let before =
+            SettingsRecord { client_p99_us: Some(5000), retire_slow: true, scrub_every_s: Some(3600), thin_warn: None };
         assert_eq!(updated(&before, &GroupUpdate::default()), before);
         assert!(steps(&before, &before).is_empty());
         let off = GroupUpdate {
@@ -78,7 +96,10 @@ mod tests {
             ..GroupUpdate::default()
         };
         let after = updated(&before, &off);
-        assert_eq!(after, SettingsRecord { client_p99_us: None, retire_slow: false, scrub_every_s: None });
+        assert_eq!(
+            after,
+            SettingsRecord { client_p99_us: None, retire_slow: false, scrub_every_s: None, thin_warn: None }
+        );
         assert_eq!(
             steps(&before, &after),
             ["let rebuilds and scrubs follow no latency target", "only report slow members", "scrub on request only"]

@@ -294,20 +294,6 @@ pub(crate) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
     }
 }
 
-/// The pool of thin volumes of a group.
-pub(crate) fn thin_pool(space: &volume::thin::ThinSpace) -> api::ThinPool {
-    let sums = &space.segments;
-    api::ThinPool {
-        size_bytes: sums.total,
-        used_bytes: space.used(),
-        limit_bytes: space.limit,
-        data_bytes: sums.live_data,
-        metadata_bytes: sums.live_nodes,
-        garbage_bytes: sums.garbage,
-        free_bytes: sums.free,
-    }
-}
-
 /// The counters of all exports of a group together.
 pub(crate) fn group_counters(group: &Group) -> Counters {
     let mut sum = Counters::default();
@@ -486,6 +472,8 @@ pub(crate) fn volume(
         size_bytes: record.size_bytes,
         used_bytes,
         stored_bytes,
+        thin: (record.kind == format::VolumeKind::Thin)
+            .then(|| crate::engine::group::thin_settings::shown(&record.thin)),
         exports: own().map(|export| export_id(group, export.record.id)).collect(),
         io: io(&counters),
         limit: limiter.limit().map(|limit| limits::shown(limit, limiter.waits())),

@@ -8,7 +8,8 @@ use api::{
     Group, GroupAssemble, GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate,
     Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported,
     LimitUpdate, MemberFail, MemberReplace, Referral, Rename, Scanned, Scrub, ScrubRequest, Share, ShareCreate,
-    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate, WipedDrive,
+    ShareList, SpareAdd, Status, ThinUpdate, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    WipedDrive,
 };
 use async_trait::async_trait;
 use format::Shape;
@@ -206,6 +207,9 @@ pub trait VolumeControl: Send + Sync + 'static {
 
     /// Grows or shrinks a volume. Shrinking needs confirmation unless it is a dry run.
     async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>>;
+
+    /// Changes how a thin volume uses the pool.
+    async fn volume_thin(&self, name: &VolumeName, request: ThinUpdate) -> Answer<Changed<Volume>>;
 
     /// Changes the rate limit of a volume, for all its exports together.
     async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>>;

@@ -3,6 +3,8 @@
 //! Names follow the conventions of Prometheus: base units (bytes, seconds), `_total` for counters,
 //! one label for each property that distinguishes samples. `docs/api/metrics.md` lists them.
 
+mod thin;
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -212,6 +214,7 @@ pub fn metrics_text(
     drive_metrics(&mut registry, drives);
     health_metrics(&mut registry, drives, healths);
     volume_metrics(&mut registry, volumes);
+    thin::metrics(&mut registry, groups);
     host_metrics(&mut registry, status);
     limit_metrics(&mut registry, status, volumes);
     let mut text = String::new();
@@ -417,6 +420,7 @@ fn volume_metrics(registry: &mut Registry, volumes: &[Volume]) {
     let mut bytes = |name, help| -> Family<VolumeLabels, Gauge> { family(registry, name, help, Some(Unit::Bytes)) };
     let size = bytes("volume_size", "Capacity of a volume");
     let used = bytes("volume_used", "Ever written in a volume and not discarded");
+    let stored = bytes("volume_stored", "Space that a thin volume takes of its pool");
     let ops: Family<VolumeOpLabels, Counter> = family(registry, "volume_ops", "Operations of a volume's clients", None);
     let moved: Family<VolumeOpLabels, Counter> =
         family(registry, "volume_io", "Bytes moved for a volume's clients", Some(Unit::Bytes));
@@ -424,6 +428,9 @@ fn volume_metrics(registry: &mut Registry, volumes: &[Volume]) {
         let labels = VolumeLabels { volume: volume.name.clone() };
         size.get_or_create(&labels).set(gauge_value(volume.size_bytes));
         used.get_or_create(&labels).set(gauge_value(volume.used_bytes));
+        if let Some(bytes) = volume.stored_bytes {
+            stored.get_or_create(&labels).set(gauge_value(bytes));
+        }
         for (op, count, byte_count) in by_op(&volume.io) {
             let labels = VolumeOpLabels { volume: volume.name.clone(), op };
             ops.get_or_create(&labels).inc_by(count);

@@ -23,6 +23,7 @@ async fn fill(bench: &Bench, engine: &Engine, group: &str, size_bytes: u32) {
         size_bytes: size_bytes.into(),
         thin: false,
         dry_run: false,
+        ..VolumeCreate::default()
     };
     engine.volume_create(request).await.unwrap();
     let socket = bench.directory.join(format!("{group}.nbd"));

@@ -8,13 +8,23 @@ use crate::bench::*;
 #[tokio::test]
 async fn settings_survive_the_daemon_and_its_state_directory() {
     let bench = Bench::new();
-    let chosen = GroupSettings { client_p99_us: Some(5000), retire_slow: true, scrub_every_s: None };
+    let chosen = GroupSettings {
+        client_p99_us: Some(5000),
+        retire_slow: true,
+        scrub_every_s: None,
+        thin_warn_percents: vec![80, 90, 95],
+    };
     let request = bench.request("tank", Level::Raid5, 3);
     let drives = request.drives.clone();
     {
         let engine = bench.engine().await;
         let group = bench.create(&engine, request).await;
-        let defaults = GroupSettings { client_p99_us: None, retire_slow: false, scrub_every_s: Some(30 * DAY) };
+        let defaults = GroupSettings {
+            client_p99_us: None,
+            retire_slow: false,
+            scrub_every_s: Some(30 * DAY),
+            thin_warn_percents: vec![80, 90, 95],
+        };
         assert_eq!(group.settings, defaults);
         let update = GroupUpdate {
             client_p99_us: Some(5000),
@@ -22,10 +32,10 @@ async fn settings_survive_the_daemon_and_its_state_directory() {
             scrub_every_s: Some(0),
             ..GroupUpdate::default()
         };
-        let planned = set(&engine, "tank", GroupUpdate { dry_run: true, ..update }).await;
+        let planned = set(&engine, "tank", GroupUpdate { dry_run: true, ..update.clone() }).await;
         assert_eq!((planned.steps.len(), planned.object), (3, None));
         assert_eq!(engine.group("tank").await.unwrap().settings, defaults, "a dry run changes nothing");
-        let changed = set(&engine, "tank", update).await;
+        let changed = set(&engine, "tank", update.clone()).await;
         assert_eq!(changed.object.unwrap().settings, chosen);
         assert_eq!(changed.warnings, ["there is no spare: a slow member can only be reported until there is one"]);
         let again = set(&engine, "tank", update).await;
@@ -67,7 +77,12 @@ async fn a_group_can_be_made_with_settings() {
     let request = bench.request("tank", Level::Raid1, 2);
     let request = GroupCreate { client_p99_us: Some(2000), scrub_every_s: Some(7 * DAY), ..request };
     let group = bench.create(&engine, request).await;
-    let chosen = GroupSettings { client_p99_us: Some(2000), retire_slow: false, scrub_every_s: Some(7 * DAY) };
+    let chosen = GroupSettings {
+        client_p99_us: Some(2000),
+        retire_slow: false,
+        scrub_every_s: Some(7 * DAY),
+        thin_warn_percents: vec![80, 90, 95],
+    };
     assert_eq!(group.settings, chosen);
     let due = group.scrub.next_unix_s.unwrap();
     assert!((START + 63 * DAY / 10..=START + 7 * DAY).contains(&due), "within the last tenth of the interval: {due}");

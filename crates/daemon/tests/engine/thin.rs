@@ -14,7 +14,8 @@ const MIB: u64 = 1 << 20;
 /// Creates a volume `tank/NAME` and offers it over NBD.
 async fn volume(bench: &Bench, engine: &Engine, name: &str, size_bytes: u64, thin: bool) -> PathBuf {
     let volume = name.to_owned();
-    let request = VolumeCreate { group: "tank".into(), volume, size_bytes, thin, dry_run: false };
+    let request =
+        VolumeCreate { group: "tank".into(), volume, size_bytes, thin, dry_run: false, ..VolumeCreate::default() };
     engine.volume_create(request).await.unwrap();
     offer(bench, engine, name).await
 }
@@ -133,6 +134,114 @@ async fn a_full_pool_refuses_writes_and_takes_them_again_when_a_volume_is_delete
     end(engine).await;
 }
 
+/// Bytes that compress: a line of text, with a number.
+fn text(len: u64) -> Vec<u8> {
+    let mut text: Vec<u8> =
+        (0..len / 40).flat_map(|line| format!("{line:>9} how thin volumes compress\n").into_bytes()).collect();
+    text.resize(len as usize, b'.');
+    text
+}
+
+#[tokio::test]
+async fn settings_of_a_thin_volume_are_kept_through_restarts_and_have_effect() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    bench.create(&engine, bench.request("tank", Level::Raid6, 5)).await;
+    let name: VolumeName = "tank/logs".parse().unwrap();
+    let create = |dry_run| VolumeCreate {
+        group: "tank".into(),
+        volume: "logs".into(),
+        size_bytes: 1 << 40,
+        thin: true,
+        compression: Some(Compression::Zstd(5)),
+        quota_bytes: Some(20 * MIB),
+        dry_run,
+        ..VolumeCreate::default()
+    };
+    let planned = engine.volume_create(create(true)).await.unwrap();
+    assert_eq!(
+        planned.steps,
+        [
+            "make the thin volume \"tank/logs\" of 1 TiB",
+            "compress new blocks with zstd:5",
+            "let at most 20 MiB be written"
+        ]
+    );
+    engine.volume_create(create(false)).await.unwrap();
+    let socket = offer(&bench, &engine, "logs").await;
+    write(&socket, "logs", 0, text(8 * MIB)).await.unwrap();
+    end(engine).await;
+
+    let engine = bench.engine().await;
+    assert!(read(&socket, "logs", 0, 8 * MIB).await == text(8 * MIB));
+    let shown = show(&engine, "logs").await;
+    assert!(shown.stored_bytes.unwrap() < MIB, "{shown:?}");
+    let settings = shown.thin.unwrap();
+    assert_eq!((settings.compression.as_str(), settings.quota_bytes), ("zstd:5", Some(20 * MIB)));
+
+    // The quota counts bytes as they are written, and not as they are stored.
+    write(&socket, "logs", 8 * MIB, text(12 * MIB)).await.unwrap();
+    let refused = write(&socket, "logs", 20 * MIB, text(MIB)).await.unwrap_err();
+    assert!(refused.to_string().contains("error 28"), "{refused}");
+    write(&socket, "logs", 0, text(MIB)).await.unwrap();
+    let change = |update: ThinUpdate| engine.volume_thin(&name, update);
+    let message = change(ThinUpdate { quota_bytes: Some(MIB), ..ThinUpdate::default() }).await.unwrap_err().to_string();
+    assert!(message.starts_with("a quota of 1 MiB is less than the 20 MiB that are written"), "{message}");
+    let changed = change(ThinUpdate {
+        quota_bytes: Some(0),
+        compression: Some(Compression::Off),
+        full_wait_ms: Some(2000),
+        ..ThinUpdate::default()
+    });
+    assert_eq!(
+        changed.await.unwrap().steps,
+        ["store new blocks uncompressed", "let the whole volume be written", "let writes wait 2s for space"]
+    );
+    write(&socket, "logs", 20 * MIB, text(MIB)).await.unwrap();
+    assert!(read(&socket, "logs", 20 * MIB, MIB).await == text(MIB));
+    delete(&engine, "logs").await;
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn a_reserve_lets_the_pool_grow_and_is_there_when_others_have_filled_it() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    bench.create(&engine, bench.request("tank", Level::Raid6, 5)).await;
+    let hog = volume(&bench, &engine, "hog", 1 << 40, true).await;
+    let before = pool(&engine).await.unwrap();
+    let request = |reserve: u64, dry_run| VolumeCreate {
+        group: "tank".into(),
+        volume: "db".into(),
+        size_bytes: 1 << 30,
+        thin: true,
+        reserve_bytes: Some(reserve),
+        dry_run,
+        ..VolumeCreate::default()
+    };
+    for dry_run in [true, false] {
+        let message = engine.volume_create(request(1 << 30, dry_run)).await.unwrap_err().to_string();
+        assert!(
+            message.starts_with("to keep 1 GiB for \"tank/db\" is not possible: the group has about "),
+            "{message}"
+        );
+    }
+    engine.volume_create(request(40 * MIB, true)).await.unwrap();
+    engine.volume_create(request(40 * MIB, false)).await.unwrap();
+    let after = pool(&engine).await.unwrap();
+    assert!(after.reserved_bytes >= 40 * MIB && after.size_bytes > before.size_bytes, "{after:?}");
+    let hogged = fill(&hog, "hog", 0).await;
+    assert!(hogged > 10, "{hogged} MiB");
+    let socket = offer(&bench, &engine, "db").await;
+    for at in 0..40 {
+        write(&socket, "db", at * MIB, bytes(at as u32, MIB)).await.unwrap();
+    }
+    let group = engine.group("tank").await.unwrap();
+    assert!(group.warnings.iter().any(|warning| warning.starts_with("thin volumes use ")), "{:?}", group.warnings);
+    delete(&engine, "db").await;
+    end(engine).await;
+}
+
 #[tokio::test]
 async fn a_thin_volume_that_shrinks_and_grows_reads_as_zeroes_behind_its_smaller_end() {
     let bench = Bench::new();
@@ -191,7 +300,14 @@ async fn a_dry_run_says_that_there_is_no_room_for_a_pool() {
     let engine = bench.engine().await;
     let group = bench.create(&engine, bench.request("tank", Level::Raid1, 2)).await;
     let create = |volume: &str, size_bytes, thin, dry_run| {
-        engine.volume_create(VolumeCreate { group: "tank".into(), volume: volume.into(), size_bytes, thin, dry_run })
+        engine.volume_create(VolumeCreate {
+            group: "tank".into(),
+            volume: volume.into(),
+            size_bytes,
+            thin,
+            dry_run,
+            ..VolumeCreate::default()
+        })
     };
     assert!(create("thin", 1 << 40, true, true).await.is_ok());
     create("direct", group.free_bytes - MIB, false, false).await.unwrap();

@@ -90,6 +90,7 @@ async fn the_routes_are_these() {
             "PATCH /v1/volumes/{group}/{volume}",
             "PATCH /v1/volumes/{group}/{volume}/limit",
             "PATCH /v1/volumes/{group}/{volume}/name",
+            "PATCH /v1/volumes/{group}/{volume}/thin",
         ]
     );
 }
@@ -225,5 +226,5 @@ async fn a_field_that_no_request_has_is_refused_everywhere() {
         assert!(refused.1.contains("unknown field `surprise`"), "{method} {path}: {}", refused.1);
         assert!(refused.1.contains("\"bad_request\""), "{method} {path}: {}", refused.1);
     }
-    assert_eq!(tried, 32);
+    assert_eq!(tried, 33);
 }

@@ -56,6 +56,14 @@ pub enum CatalogueError {
         /// Bytes of a segment.
         segment_bytes: u64,
     },
+    /// A thin volume has an impossible value.
+    #[error("the field `{field}` of the thin volume {volume:?} is invalid")]
+    ThinVolume {
+        /// Name of the volume.
+        volume: String,
+        /// Which field.
+        field: &'static str,
+    },
     /// The extents of a volume do not hold its size rounded up to a block, or a thin volume has
     /// extents, no pool, or an impossible size.
     #[error("the extents of volume {volume:?} hold {extents} bytes, its size is {size}")]

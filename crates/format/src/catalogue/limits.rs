@@ -96,7 +96,15 @@ mod tests {
     fn sample() -> Catalogue {
         let extents = vec![ExtentRecord { start_byte: 0, len_bytes: 4096 }];
         let (kind, name) = (VolumeKind::Direct, "a".to_owned());
-        let volume = VolumeRecord { id: 1, name, kind, size_bytes: 4096, created_unix_s: 0, extents };
+        let volume = VolumeRecord {
+            id: 1,
+            name,
+            kind,
+            size_bytes: 4096,
+            created_unix_s: 0,
+            extents,
+            thin: crate::ThinVolumeRecord::default(),
+        };
         let address = "0.0.0.0:4420".to_owned();
         let kind = ExportKind::NvmeTcp {
             address,

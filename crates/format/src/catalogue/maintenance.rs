@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::CatalogueError;
+use super::thin::are_levels;
 
 /// Seconds between scrubs unless the operator sets another interval: 30 days, as Linux
 /// distributions scrub their md arrays monthly.
@@ -20,11 +21,16 @@ pub struct SettingsRecord {
     /// Most seconds from the end of a scrub to the start of the next one, not 0. None: scrubs run
     /// only on request.
     pub scrub_every_s: Option<u64>,
+    /// Levels of use at which the pool of thin volumes warns, in percent. None:
+    /// [`THIN_WARN_DEFAULT`](super::THIN_WARN_DEFAULT).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thin_warn: Option<Vec<u8>>,
 }
 
 impl Default for SettingsRecord {
     fn default() -> Self {
-        SettingsRecord { client_p99_us: None, retire_slow: false, scrub_every_s: Some(SCRUB_EVERY_S_DEFAULT) }
+        let scrub_every_s = Some(SCRUB_EVERY_S_DEFAULT);
+        SettingsRecord { client_p99_us: None, retire_slow: false, scrub_every_s, thin_warn: None }
     }
 }
 
@@ -84,6 +90,7 @@ pub(super) fn check(settings: &SettingsRecord, scrub: &ScrubRecord, capacity: u6
     let holds = |holds: bool, field| if holds { Ok(()) } else { Err(CatalogueError::Maintenance { field }) };
     holds(settings.client_p99_us != Some(0), "client_p99_us")?;
     holds(settings.scrub_every_s != Some(0), "scrub_every_s")?;
+    holds(settings.thin_warn.as_deref().is_none_or(are_levels), "thin_warn")?;
     if let Some(last) = &scrub.last {
         holds(last.repaired <= last.found, "repaired")?;
     }

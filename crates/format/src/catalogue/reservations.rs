@@ -104,6 +104,7 @@ mod tests {
             size_bytes: 4096,
             created_unix_s: 0,
             extents,
+            thin: crate::ThinVolumeRecord::default(),
         };
         let registrants = ['a', 'b'].map(|digit| RegistrantRecord { host: host(digit), key: 7 }).to_vec();
         let held = Some(HeldRecord { kind: 3, holder: Some(host('b')) });

@@ -1,10 +1,10 @@
 //! Values that several tests share.
 
 use format::{
-    AnaRecord, Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level,
-    LimitOf, LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role, Run,
-    Runs, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock,
-    ThinPoolRecord, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+    AnaRecord, Catalogue, CompressionRecord, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord,
+    Layout, Level, LimitOf, LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild, RegistrantRecord,
+    ReservationRecord, Role, Run, Runs, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord,
+    SettingsRecord, Shape, Superblock, ThinPoolRecord, ThinVolumeRecord, TlsFiles, Uuid, VolumeKind, VolumeRecord,
 };
 
 /// A UUID whose bytes count up from `first`.
@@ -104,6 +104,7 @@ pub fn catalogue() -> Catalogue {
         size_bytes,
         created_unix_s: 1_800_000_000 + id,
         extents: extents.iter().map(|&(start_byte, len_bytes)| ExtentRecord { start_byte, len_bytes }).collect(),
+        thin: ThinVolumeRecord::default(),
     };
     let tls = TlsFiles { certificate: "/etc/purlin/c.pem".into(), key: "/etc/purlin/k.pem".into(), client_ca: None };
     let export = |id, volume, address: &str, read_only, tls| {
@@ -134,12 +135,19 @@ pub fn catalogue_with_thin_volumes() -> Catalogue {
         size_bytes: 10 << 40,
         created_unix_s: 1_800_000_005,
         extents: Vec::new(),
+        thin: ThinVolumeRecord {
+            compression: CompressionRecord::Zstd { level: 3 },
+            quota_bytes: Some(1 << 40),
+            reserve_bytes: Some(1 << 30),
+            full_wait_ms: Some(10_000),
+        },
     });
     let extents = vec![
         ExtentRecord { start_byte: 5 << 30, len_bytes: 1 << 30 },
         ExtentRecord { start_byte: 4 << 30, len_bytes: 1 << 30 },
     ];
-    Catalogue { thin: Some(ThinPoolRecord { segment_bytes: 1 << 20, extents }), ..thin }
+    let settings = SettingsRecord { thin_warn: Some(vec![70, 90]), ..SettingsRecord::default() };
+    Catalogue { thin: Some(ThinPoolRecord { segment_bytes: 1 << 20, extents }), settings, ..thin }
 }
 
 /// A catalogue of version 2 with a block device and every field of settings and scrub.
@@ -161,7 +169,12 @@ pub fn catalogue_with_maintenance() -> Catalogue {
     Catalogue {
         next_id: 8,
         exports: plain.exports.into_iter().chain([device]).collect(),
-        settings: SettingsRecord { client_p99_us: Some(5_000), retire_slow: true, scrub_every_s: Some(604_800) },
+        settings: SettingsRecord {
+            client_p99_us: Some(5_000),
+            retire_slow: true,
+            scrub_every_s: Some(604_800),
+            thin_warn: None,
+        },
         scrub: ScrubRecord { last: Some(last), skipped_unix_s: Some(1_802_000_000), current: Some(current) },
         ..catalogue()
     }

@@ -15,8 +15,8 @@ use ::drive::BufMut;
 use array::ScrubMode;
 use format::log::{FRAME_VERSION, LOST_SLOT_BYTES, LOST_SLOTS, lost_slot_offset, rings};
 use format::{
-    BLOCK, CATALOGUE_SLOTS, Catalogue, CrashSafety, ExtentRecord, Level, MAP_SLOTS, Superblock, VolumeKind,
-    VolumeRecord, catalogue_slot_bytes, catalogue_slot_offset, map_slot_offset, superblock_offsets,
+    BLOCK, CATALOGUE_SLOTS, Catalogue, CrashSafety, ExtentRecord, Level, MAP_SLOTS, Superblock, ThinVolumeRecord,
+    VolumeKind, VolumeRecord, catalogue_slot_bytes, catalogue_slot_offset, map_slot_offset, superblock_offsets,
 };
 use rescue::{Extraction, Medium, Survey, Target as Sink};
 use sim::engine::{Group, KIB, Protection, new_drives, shape};
@@ -173,6 +173,7 @@ fn base(seed: u64, level: Level, members: u16, protection: Protection, sector_by
         size_bytes: half,
         created_unix_s: 1,
         extents: vec![ExtentRecord { start_byte, len_bytes: half }],
+        thin: ThinVolumeRecord::default(),
     };
     let volumes = vec![volume(1, "db", 0), volume(2, "rest", half)];
     let catalogue = Catalogue { next_id: 3, volumes, ..Catalogue::default() };

@@ -4,7 +4,7 @@ use format::{
     Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level, LimitOf,
     LimitRecord, MemberEntry, MemberState, RUNS_BEFORE, Rebuild, RegistrantRecord, ReservationRecord, Role, Run, Runs,
     SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, ShapeBuilder,
-    Superblock, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+    Superblock, ThinVolumeRecord, TlsFiles, Uuid, VolumeKind, VolumeRecord,
 };
 
 pub(super) const ARRAY: Uuid = Uuid::from_bytes(*b"an array's uuid.");
@@ -77,6 +77,7 @@ pub(super) fn catalogue() -> Catalogue {
         size_bytes,
         created_unix_s: 1_700_000_000,
         extents,
+        thin: ThinVolumeRecord::default(),
     };
     let export = |id, volume, address: &str, tls| ExportRecord {
         id,
@@ -114,7 +115,12 @@ pub(super) fn catalogue_with_maintenance() -> Catalogue {
     Catalogue {
         next_id: 10,
         exports: plain.exports.into_iter().chain([device]).collect(),
-        settings: SettingsRecord { client_p99_us: Some(5000), retire_slow: true, scrub_every_s: None },
+        settings: SettingsRecord {
+            client_p99_us: Some(5000),
+            retire_slow: true,
+            scrub_every_s: None,
+            thin_warn: Some(vec![70, 95]),
+        },
         scrub: ScrubRecord { last: Some(last), skipped_unix_s: Some(1_801_000_000), current: Some(current) },
         reservations: vec![ReservationRecord {
             volume: 4,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use format::intent_log::{IntentFrame, intent_region};
-use format::{BLOCK, ExtentRecord, VolumeKind, VolumeRecord};
+use format::{BLOCK, ExtentRecord, ThinVolumeRecord, VolumeKind, VolumeRecord};
 
 use crate::group::Group;
 use crate::log::Log;
@@ -60,7 +60,15 @@ impl<'a> GroupBytes<'a> {
 fn range(start_byte: u64, len_bytes: u64) -> VolumeRecord {
     let extents = vec![ExtentRecord { start_byte, len_bytes }];
     let kind = VolumeKind::Direct;
-    VolumeRecord { id: 0, name: String::new(), kind, size_bytes: len_bytes, created_unix_s: 0, extents }
+    VolumeRecord {
+        id: 0,
+        name: String::new(),
+        kind,
+        size_bytes: len_bytes,
+        created_unix_s: 0,
+        extents,
+        thin: ThinVolumeRecord::default(),
+    }
 }
 
 /// The bodies of the frames of a generation, each once, from any copy that can be read.

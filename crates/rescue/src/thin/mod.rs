@@ -5,6 +5,7 @@
 
 mod bytes;
 mod overlay;
+mod packed;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -26,6 +27,7 @@ use crate::survey::SurveyedDrive;
 
 use bytes::GroupBytes;
 use overlay::{Overlay, Write, WriteContent};
+use packed::LastFragment;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
@@ -34,10 +36,20 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 pub(crate) enum Content {
     /// It is at this byte of the group.
     Stored(u64),
+    /// It is in a compressed fragment, so many blocks behind the first.
+    Packed(PackedFragment, u8),
     /// It is in a frame.
     Frame(Rc<Vec<u8>>, usize),
-    /// It cannot be read: its fragment is compressed, or its map is damaged.
+    /// It cannot be read: its map is damaged.
     Unknown,
+}
+
+/// A compressed fragment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PackedFragment {
+    stored: StoredRange,
+    codec: Codec,
+    blocks: u8,
 }
 
 /// The thin store of a group.
@@ -49,6 +61,7 @@ pub(crate) struct ThinStore<'a> {
     /// Lines at the checkpoint.
     lines: BTreeMap<u32, LineRecord>,
     overlay: Overlay,
+    last_fragment: LastFragment,
 }
 
 /// The leaves of a volume's map, and the parts of it that cannot be read.
@@ -89,7 +102,8 @@ impl<'a> ThinStore<'a> {
         let rows = (geometry.chunk / geometry.strip).max(1);
         let unit_bytes = if rows == 1 { stripe } else { stripe * rows * geometry.sets };
         let (lines, overlay) = (BTreeMap::new(), Overlay::default());
-        let mut store = ThinStore { bytes, anchor, unit_bytes, segments, lines, overlay };
+        let mut store =
+            ThinStore { bytes, anchor, unit_bytes, segments, lines, overlay, last_fragment: LastFragment::default() };
         let damaged = |error: ThinError| error.to_string();
         for (index, node) in store.own_leaves(LINES_LINE, store.anchor.lines)? {
             let id = NodeId { line: LINES_LINE, level: 0, index };
@@ -158,9 +172,13 @@ impl<'a> ThinStore<'a> {
             at += run.as_ref().map_or(self.unit_bytes, |index| index.batch_bytes as u64);
             let Some(index) = run else { continue };
             for (record, place) in index.records.fragments.iter().zip(index.records.contents(0)) {
+                let at = address + place.start as u64;
                 let content = match record.codec {
-                    Codec::Plain => WriteContent::Stored(address + place.start as u64),
-                    _ => WriteContent::Unknown,
+                    Codec::Plain => WriteContent::Stored(at),
+                    codec => {
+                        let stored = StoredRange { address: at, bytes: record.stored_bytes };
+                        WriteContent::Packed(PackedFragment { stored, codec, blocks: record.blocks })
+                    }
                 };
                 self.overlay.push(fragment(record, content, true));
             }
@@ -259,7 +277,10 @@ impl<'a> ThinStore<'a> {
                         for block in (0..entry.blocks).filter(|block| entry.used & 1 << block != 0) {
                             let content = match entry.codec {
                                 Codec::Plain => Content::Stored(entry.stored.address + u64::from(block) * BLOCK_BYTES),
-                                _ => Content::Unknown,
+                                codec => {
+                                    let fragment = PackedFragment { stored: entry.stored, codec, blocks: entry.blocks };
+                                    Content::Packed(fragment, block)
+                                }
                             };
                             blocks[usize::from(entry.first + block)] = Some(content);
                         }
@@ -279,6 +300,16 @@ impl<'a> ThinStore<'a> {
                 Some(bytes) => buf.copy_from_slice(&bytes[..buf.len()]),
                 None => return false,
             },
+            Content::Packed(PackedFragment { stored, codec, blocks }, block) => {
+                let read = || {
+                    let bytes = self.bytes.read(stored.address, u64::from(stored.bytes))?;
+                    packed::decompress(*codec, &bytes, *blocks)
+                };
+                match self.last_fragment.get(*stored, read) {
+                    Some(content) => buf.copy_from_slice(&content[usize::from(*block) * BLOCK..][..buf.len()]),
+                    None => return false,
+                }
+            }
             Content::Frame(body, at) => buf.copy_from_slice(&body[*at..*at + buf.len()]),
             Content::Unknown => return false,
         }

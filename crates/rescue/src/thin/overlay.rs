@@ -6,7 +6,7 @@ use std::rc::Rc;
 use format::BLOCK;
 use format::thin::entry::LEAF_BLOCKS;
 
-use super::Content;
+use super::{Content, PackedFragment};
 
 /// A write, or a part of one.
 pub(super) struct Write {
@@ -25,7 +25,8 @@ pub(super) enum WriteContent {
     /// In a frame, from this byte on.
     Frame(Rc<Vec<u8>>, usize),
     Hole,
-    Unknown,
+    /// In a compressed fragment, all of its blocks.
+    Packed(PackedFragment),
 }
 
 /// All writes, in their order.
@@ -65,7 +66,7 @@ impl Overlay {
                     WriteContent::Stored(address) => Some(Content::Stored(address + number * BLOCK as u64)),
                     WriteContent::Frame(body, at) => Some(Content::Frame(body.clone(), at + number as usize * BLOCK)),
                     WriteContent::Hole => None,
-                    WriteContent::Unknown => Some(Content::Unknown),
+                    WriteContent::Packed(fragment) => Some(Content::Packed(*fragment, number as u8)),
                 };
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use array::{Geometry, StripeGroup};
-use format::{Catalogue, CrashSafety, ExtentRecord, Superblock, VolumeKind, VolumeRecord};
+use format::{Catalogue, CrashSafety, ExtentRecord, Superblock, ThinVolumeRecord, VolumeKind, VolumeRecord};
 use rescue::{ExtractReport, LostRange};
 use sim::Sim;
 use sim::engine::history::{History, Loss, Violation, work_for_a_crash};
@@ -15,7 +15,15 @@ use crate::image::*;
 fn whole(size_bytes: u64) -> Catalogue {
     let extents = vec![ExtentRecord { start_byte: 0, len_bytes: size_bytes }];
     let name = "all".to_owned();
-    let volume = VolumeRecord { id: 1, name, kind: VolumeKind::Direct, size_bytes, created_unix_s: 1, extents };
+    let volume = VolumeRecord {
+        id: 1,
+        name,
+        kind: VolumeKind::Direct,
+        size_bytes,
+        created_unix_s: 1,
+        extents,
+        thin: ThinVolumeRecord::default(),
+    };
     Catalogue { next_id: 2, volumes: vec![volume], ..Catalogue::default() }
 }
 

@@ -8,8 +8,9 @@ use array::{AssembleError, assemble, load};
 use drive::BufMut;
 use format::log::{Entry, PartData, encode_frame, frame_len};
 use format::{
-    CATALOGUE_SLOTS, Catalogue, CrashSafety, ExtentRecord, Layout, Level, Region, Role, Superblock, VolumeKind,
-    VolumeRecord, catalogue_slot_bytes, catalogue_slot_offset, encode_slot, map_block_count, superblock_offsets,
+    CATALOGUE_SLOTS, Catalogue, CrashSafety, ExtentRecord, Layout, Level, Region, Role, Superblock, ThinVolumeRecord,
+    VolumeKind, VolumeRecord, catalogue_slot_bytes, catalogue_slot_offset, encode_slot, map_block_count,
+    superblock_offsets,
 };
 use rescue::{Extraction, RescueError, Structure, Target, list};
 use sim::engine::{Group, KIB, Protection, in_machine, new_drives, shape};
@@ -129,6 +130,7 @@ fn a_catalogue_with_extents_outside_of_the_group_is_refused_by_all_readers() {
         size_bytes: 1 << 40,
         created_unix_s: u64::MAX,
         extents: vec![ExtentRecord { start_byte: 1 << 50, len_bytes: 1 << 40 }],
+        thin: ThinVolumeRecord::default(),
     };
     forge_catalogue(&mut images, &Catalogue { next_id: 2, volumes: vec![volume], ..Catalogue::default() });
     restore(&images, &drives);
@@ -195,7 +197,15 @@ fn a_small_image_that_claims_to_be_large_costs_no_more_than_its_own_size() {
         if layout.catalogue.end() < images[0].bytes.len() as u64 {
             let extents = vec![ExtentRecord { start_byte: 0, len_bytes: capacity_bytes }];
             let (name, kind) = ("db".to_owned(), VolumeKind::Direct);
-            let volume = VolumeRecord { id: 1, name, kind, size_bytes: capacity_bytes, created_unix_s: 1, extents };
+            let volume = VolumeRecord {
+                id: 1,
+                name,
+                kind,
+                size_bytes: capacity_bytes,
+                created_unix_s: 1,
+                extents,
+                thin: ThinVolumeRecord::default(),
+            };
             forge_catalogue(&mut images, &Catalogue { next_id: 2, volumes: vec![volume], ..Catalogue::default() });
             let survey = survey(&images);
             let extraction = Extraction::new(&survey, "tank", "db", true).unwrap();

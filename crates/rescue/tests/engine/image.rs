@@ -6,7 +6,7 @@ use std::path::Path;
 
 use drive::Drive as _;
 use format::log::{Frame, LogShape, rings};
-use format::{Catalogue, ExtentRecord, Shape, Superblock, VolumeKind, VolumeRecord};
+use format::{Catalogue, ExtentRecord, Shape, Superblock, ThinVolumeRecord, VolumeKind, VolumeRecord};
 use rescue::{CheckReport, Drive, ExtractReport, Extraction, Medium, RescueError, StreamTarget, Survey, Target, check};
 use sim::engine::{Group, KIB, Model, Protection, new_drives, work};
 use sim::{Rng, Sim, SimDrive};
@@ -136,6 +136,7 @@ pub fn catalogue(capacity: u64) -> Catalogue {
         size_bytes,
         created_unix_s: 1,
         extents,
+        thin: ThinVolumeRecord::default(),
     };
     let volumes = vec![volume(1, "db", size_bytes, pieces), volume(2, "rest", quarter, vec![extent(quarter, quarter)])];
     Catalogue { next_id: 3, volumes, ..Catalogue::default() }

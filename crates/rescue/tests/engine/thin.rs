@@ -4,10 +4,11 @@
 use std::rc::Rc;
 
 use drive::{Block, Buf, BufMut};
-use format::{BLOCK, Catalogue, ExtentRecord, ThinPoolRecord, VolumeKind, VolumeRecord};
+use format::{BLOCK, Catalogue, ExtentRecord, ThinPoolRecord, ThinVolumeRecord, VolumeKind, VolumeRecord};
 use sim::engine::*;
+use sim::thin::any_compression;
 use sim::{Rng, Sim, SimEnv};
-use volume::thin::{ArrayBacking, Grid, Thin, ThinStore, Tuning};
+use volume::thin::{ArrayBacking, Grid, Thin, ThinStore, Tuning, VolumeSettings};
 
 use crate::image::*;
 
@@ -38,6 +39,7 @@ fn catalogue(group: &Group, grid: Grid, size_bytes: u64) -> Catalogue {
         size_bytes,
         created_unix_s: 1,
         extents: Vec::new(),
+        thin: ThinVolumeRecord::default(),
     };
     let volumes = (1..).zip(NAMES).map(volume).collect();
     let thin = Some(ThinPoolRecord { segment_bytes: grid.segment_bytes, extents });
@@ -63,6 +65,13 @@ async fn work(store: &Rc<Store>, volumes: &[Thin<ArrayBacking<SimEnv>>], bytes: 
             3 => store.land_all().await.unwrap(),
             _ => {
                 rng.fill(range);
+                if rng.chance(1, 2) {
+                    // It compresses.
+                    let period = range.len().min(1000);
+                    for at in period..range.len() {
+                        range[at] = range[at - period];
+                    }
+                }
                 volume.write(start as u64, Buf::from(range.to_vec()), rng.chance(1, 4)).await.unwrap();
             }
         }
@@ -95,6 +104,9 @@ fn thin_volumes_are_extracted_as_they_were_flushed_without_as_many_members_as_th
             Store::create(&backing(), array, [3; 16], grid, &extents).await.unwrap();
             leader.set_catalogue(catalogue.clone()).await.unwrap();
             let store = Store::open(backing(), array, grid, &extents, TUNING).await.unwrap();
+            for (line, compression) in (1..).zip(any_compression(&mut fork)) {
+                store.set_settings(line, VolumeSettings { compression, ..VolumeSettings::default() });
+            }
             let volumes: Vec<_> = (1..=2).map(|line| Thin::new(store.clone(), line, size_bytes)).collect();
             work(&store, &volumes, &mut bytes, &mut fork).await;
             for (volume, bytes) in volumes.iter().zip(&bytes) {

@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use drive::{Block, BlockError, Buf, BufMut, join_all, oneshot};
 use format::{ExtentRecord, Uuid};
-use volume::thin::{Compression, Grid, Thin, ThinStore, Tuning};
+use volume::thin::{Compression, Grid, Thin, ThinStore, Tuning, VolumeSettings};
 
 use super::backing::{CHUNK_BYTES, Image, ModelGroup, Remains, StopAt};
 use super::model::{BLOCK, Model, content};
@@ -170,7 +170,9 @@ async fn open(program: &Program, group: ModelGroup) -> Pool {
     let (grid, extents) = (program.grid(), program.extents());
     let store = ThinStore::open(group, Uuid::from_bytes(ARRAY), grid, &extents, TUNING).await;
     let store = store.unwrap_or_else(|error| panic!("{program}: the store does not open: {error}"));
-    (1..).zip(program.compression).for_each(|(line, compression)| store.set_compression(line, compression));
+    (1..).zip(program.compression).for_each(|(line, compression)| {
+        store.set_settings(line, VolumeSettings { compression, ..VolumeSettings::default() })
+    });
     let volumes = [1, 2].map(|line| Thin::new(store.clone(), line, BLOCKS * BLOCK));
     Pool { store, volumes }
 }

@@ -12,7 +12,7 @@ use crate::pool::{Pool, create, group_of, open, open_with, volume_blocks};
 use sim::thin::{BLOCK, Model, content};
 
 /// Writes blocks, and returns whether there was room.
-async fn has_room(pool: &Pool, model: &RefCell<Model>, line: u32, blocks: std::ops::Range<u64>) -> bool {
+pub async fn has_room(pool: &Pool, model: &RefCell<Model>, line: u32, blocks: std::ops::Range<u64>) -> bool {
     let version = model.borrow().version();
     let bytes: Vec<u8> = blocks.clone().flat_map(|block| content(line, block, version)).collect();
     model.borrow_mut().begin(line, blocks.clone(), version);
@@ -27,7 +27,7 @@ async fn has_room(pool: &Pool, model: &RefCell<Model>, line: u32, blocks: std::o
 }
 
 /// Four writers fill both volumes until each was refused.
-async fn fill(pool: &Pool, model: &RefCell<Model>, step: u64) {
+pub async fn fill(pool: &Pool, model: &RefCell<Model>, step: u64) {
     let quarter = pool.blocks / 2;
     let writers = (0..4u64).map(|writer| async move {
         let (line, start) = (1 + (writer / 2) as u32, writer % 2 * quarter);

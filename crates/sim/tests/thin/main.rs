@@ -5,6 +5,7 @@ mod crashes;
 mod damage;
 mod full;
 mod pool;
+mod settings;
 
 use std::cell::RefCell;
 

@@ -7,7 +7,7 @@ use drive::{Block, BlockError, Buf, BufMut, WriteZeroes, join_all};
 use format::{ExtentRecord, Shape, Uuid};
 use sim::engine::*;
 use sim::{Rng, Sim, SimDrive, SimEnv};
-use volume::thin::{ArrayBacking, Compression, Grid, Thin, ThinStore, Tuning};
+use volume::thin::{ArrayBacking, Compression, Grid, Thin, ThinStore, Tuning, VolumeSettings};
 
 use sim::thin::{BLOCK, Model, content};
 
@@ -79,7 +79,9 @@ pub async fn open_with(group: &Group, blocks: u64, compression: [Compression; 2]
     let (grid, array) = (small_grid(group), Uuid::from_bytes(ARRAY));
     let extents = extents(group);
     let store = ThinStore::open(backing, array, grid, &extents, SMALL).await.expect("the store opens");
-    (1..).zip(compression).for_each(|(line, compression)| store.set_compression(line, compression));
+    (1..).zip(compression).for_each(|(line, compression)| {
+        store.set_settings(line, VolumeSettings { compression, ..VolumeSettings::default() })
+    });
     let volumes = (1..=2).map(|line| Thin::new(store.clone(), line, blocks * BLOCK)).collect();
     Pool { store, volumes, blocks, compression }
 }

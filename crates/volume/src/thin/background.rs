@@ -36,7 +36,7 @@ impl<B: Backing> ThinStore<B> {
             self.checkpoint().await?;
         }
         let space = self.space();
-        if space.used() + space.limit / 8 > space.limit {
+        if space.used() + space.reserved + space.limit / 8 > space.limit {
             self.want_space();
         }
         if self.waits_for_segments.take() && self.missing_segments(false) > 0 {

@@ -270,7 +270,7 @@ impl<B: Backing> ThinStore<B> {
         let mut compressor = self.compressor.borrow_mut();
         let content = Buf::from(compressor.decompress(record.codec, stored, record.blocks)?);
         // The volume's codec may be off meanwhile. Then this must not take more room than before.
-        let compression = match self.compression(record.line) {
+        let compression = match self.settings(record.line).compression {
             Compression::Off => Compression::Lz4,
             compression => compression,
         };

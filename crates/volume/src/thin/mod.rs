@@ -36,6 +36,7 @@
 //!
 //! Tests: `sim/tests/thin`.
 
+mod admit;
 mod background;
 mod backing;
 mod checkpoint;
@@ -57,6 +58,7 @@ mod trees;
 mod volume;
 mod write;
 
+pub use admit::VolumeSettings;
 pub use backing::{Allocated, ArrayBacking, Backing};
 pub use compress::Compression;
 pub use grid::Grid;

@@ -1,6 +1,8 @@
 //! Writes that were accepted and are not in the map yet. Reads look here first.
 
 use std::collections::BTreeMap;
+use std::iter::Sum;
+use std::ops::{Add, Sub};
 use std::rc::Rc;
 
 use drive::Buf;
@@ -20,6 +22,45 @@ pub(super) struct PartId {
     pub first: u8,
 }
 
+/// By how much a volume grows. It shrinks if this is negative.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Growth {
+    /// Stored bytes.
+    pub bytes: i64,
+    /// Blocks with content.
+    pub blocks: i64,
+}
+
+impl Growth {
+    /// Of blocks that are stored plain, and had no content.
+    pub fn of_new(bits: u16) -> Growth {
+        let blocks = i64::from(bits.count_ones());
+        Growth { bytes: blocks * format::BLOCK as i64, blocks }
+    }
+}
+
+impl Add for Growth {
+    type Output = Growth;
+
+    fn add(self, other: Growth) -> Growth {
+        Growth { bytes: self.bytes + other.bytes, blocks: self.blocks + other.blocks }
+    }
+}
+
+impl Sub for Growth {
+    type Output = Growth;
+
+    fn sub(self, other: Growth) -> Growth {
+        Growth { bytes: self.bytes - other.bytes, blocks: self.blocks - other.blocks }
+    }
+}
+
+impl Sum for Growth {
+    fn sum<I: Iterator<Item = Growth>>(all: I) -> Growth {
+        all.fold(Growth::default(), Growth::add)
+    }
+}
+
 /// Blocks of one write in one window.
 #[derive(Clone)]
 pub(super) struct Part {
@@ -35,8 +76,8 @@ pub(super) struct Part {
     pub content: Option<Buf>,
     /// The content as it is stored, if that is compressed.
     pub packed: Option<(Codec, Buf)>,
-    /// Most bytes that the volume grows by, or shrinks if this is negative.
-    pub growth: i64,
+    /// Most that the volume grows by.
+    pub growth: Growth,
     /// The frame with the part, if it is in the log.
     pub frame: Option<Rc<Frame>>,
 }
@@ -45,7 +86,18 @@ impl Part {
     /// A part that no other one has replaced, and that is not compressed so far.
     pub fn new(sequence: u64, birth: u32, (first, blocks): (u8, u8), content: Option<Buf>) -> Part {
         let used = block_bits(first, blocks);
-        Part { sequence, birth, first, blocks, used, outdated: 0, content, packed: None, growth: 0, frame: None }
+        Part {
+            sequence,
+            birth,
+            first,
+            blocks,
+            used,
+            outdated: 0,
+            content,
+            packed: None,
+            growth: Growth::default(),
+            frame: None,
+        }
     }
 
     /// Its blocks, as bits of the window.
@@ -82,8 +134,17 @@ pub(super) struct Pending {
     writes: BTreeMap<u64, usize>,
     /// Bytes of contents.
     pub bytes: u64,
-    /// Most bytes that the volumes grow by.
-    pub growth: i64,
+    /// Most that all volumes grow by.
+    growth: Growth,
+    /// The same of each volume with pending parts.
+    lines: BTreeMap<u32, LineSum>,
+}
+
+/// Parts of a volume, and by how much they let it grow.
+#[derive(Default)]
+struct LineSum {
+    parts: usize,
+    growth: Growth,
 }
 
 impl Pending {
@@ -123,8 +184,26 @@ impl Pending {
         parts.iter_mut().for_each(|older| older.used &= !part.used);
         *self.writes.entry(part.sequence).or_default() += 1;
         self.bytes += part.content.as_ref().map_or(0, |content| content.len() as u64);
-        self.growth += part.growth;
+        let growth = part.growth;
         parts.push(part);
+        self.lines.entry(line).or_default().parts += 1;
+        self.grow(line, growth);
+    }
+
+    fn grow(&mut self, line: u32, growth: Growth) {
+        self.growth = self.growth + growth;
+        let sum = self.lines.get_mut(&line).expect("the line has parts");
+        sum.growth = sum.growth + growth;
+    }
+
+    /// Most that all volumes grow by.
+    pub fn growth(&self) -> Growth {
+        self.growth
+    }
+
+    /// Most that a volume grows by.
+    pub fn growth_of(&self, line: u32) -> Growth {
+        self.lines.get(&line).map_or(Growth::default(), |sum| sum.growth)
     }
 
     /// Has the map's content count for blocks of the window: that of the write `sequence`.
@@ -138,13 +217,15 @@ impl Pending {
 
     /// Computes anew by how much each part of a window grows the volume: `growth_of` the blocks
     /// that count, and whether they are a hole.
-    pub fn regrow(&mut self, line: u32, window: u64, growth_of: impl Fn(u16, bool) -> i64) {
+    pub fn regrow(&mut self, line: u32, window: u64, growth_of: impl Fn(u16, bool) -> Growth) {
         let Some(parts) = self.windows.get_mut(&(line, window)) else { return };
+        let mut change = Growth::default();
         for part in parts {
             let growth = growth_of(part.used, part.content.is_none());
-            self.growth += growth - part.growth;
+            change = change + growth - part.growth;
             part.growth = growth;
         }
+        self.grow(line, change);
     }
 
     pub fn get(&self, id: PartId) -> Option<&Part> {
@@ -170,8 +251,11 @@ impl Pending {
             half.outdated &= bits;
         }
         // Which half frees how much is known when the first one is in the map.
-        part.growth = part.growth.clamp(0, i64::from(blocks) * format::BLOCK as i64);
-        let more = part.growth;
+        let most = Growth::of_new(part.bits());
+        part.growth.bytes = part.growth.bytes.clamp(0, most.bytes);
+        part.growth.blocks = part.growth.blocks.clamp(0, most.blocks);
+        rest.growth.blocks -= part.growth.blocks;
+        let more = Growth { blocks: 0, ..part.growth };
         if let Some(content) = part.content.take() {
             let at = usize::from(blocks) * format::BLOCK;
             rest.content = Some(content.slice(at..content.len()));
@@ -180,7 +264,8 @@ impl Pending {
         if let Some(frame) = &part.frame {
             frame.add_part();
         }
-        self.growth += more;
+        self.lines.get_mut(&id.line).expect("the line has parts").parts += 1;
+        self.grow(id.line, more);
         *self.writes.entry(rest.sequence).or_default() += 1;
         let rest_id = PartId { first: rest.first, ..id };
         let parts = self.windows.get_mut(&(id.line, id.window)).expect("the window is pending");
@@ -204,7 +289,12 @@ impl Pending {
             self.writes.remove(&part.sequence);
         }
         self.bytes -= part.content.as_ref().map_or(0, |content| content.len() as u64);
-        self.growth -= part.growth;
+        self.grow(id.line, Growth::default() - part.growth);
+        let sum = self.lines.get_mut(&id.line).expect("the line has parts");
+        sum.parts -= 1;
+        if sum.parts == 0 {
+            self.lines.remove(&id.line);
+        }
         part
     }
 

@@ -153,7 +153,7 @@ impl<B: Backing> ThinStore<B> {
             frames: Frames::default(),
             queue: RefCell::default(),
             compressor: RefCell::default(),
-            compressions: RefCell::default(),
+            settings: RefCell::default(),
             arrived: RefCell::default(),
             landed: RefCell::default(),
             unlogged: Cell::new(false),

@@ -263,7 +263,7 @@ impl<B: Backing> ThinStore<B> {
     fn pack_queue(&self) {
         let (mut queue, mut compressor) = (self.queue.borrow_mut(), self.compressor.borrow_mut());
         queue.pack(&mut self.pending.borrow_mut(), |id, content| {
-            compressor.compress(self.compression(id.line), content)
+            compressor.compress(self.settings(id.line).compression, content)
         });
     }
 

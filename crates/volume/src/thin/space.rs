@@ -61,6 +61,8 @@ pub struct ThinSpace {
     pub segments: SegmentSums,
     /// Bytes that accepted writes and discards will add.
     pub growth: i64,
+    /// Bytes that are kept for volumes.
+    pub reserved: u64,
     /// Most bytes that may be live.
     pub limit: u64,
 }
@@ -83,7 +85,8 @@ impl<B: Backing> ThinStore<B> {
         let held = count.saturating_sub(kept) as u64 * self.dense_bytes();
         let collector = collector_segments(count) as u64;
         let limit = (held * LIVE_SHARE.0 / LIVE_SHARE.1).min(held * collector / (collector + 1));
-        ThinSpace { segments, growth: self.pending.borrow().growth, limit }
+        let growth = self.pending.borrow().growth().bytes;
+        ThinSpace { segments, growth, reserved: self.reserved_bytes(), limit }
     }
 
     /// Bytes of fragments that a segment holds beside the indexes of its runs.

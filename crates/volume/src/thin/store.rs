@@ -11,8 +11,9 @@ use format::thin::node::{NodeId, decode_inner_node, decode_map_leaf};
 use format::thin::segment::SegmentUse;
 use format::{BLOCK, Uuid};
 
+use super::admit::VolumeSettings;
 use super::backing::Backing;
-use super::compress::{Compression, Compressor};
+use super::compress::Compressor;
 use super::frames::{Frame, Frames};
 use super::grid::Grid;
 use super::leaf::{LiveChanges, MapLeaf};
@@ -68,8 +69,8 @@ pub struct ThinStore<B: Backing> {
     pub(super) frames: Frames,
     pub(super) queue: RefCell<RunQueue>,
     pub(super) compressor: RefCell<Compressor>,
-    /// How the new blocks of lines are stored, unless that is plain.
-    pub(super) compressions: RefCell<BTreeMap<u32, Compression>>,
+    /// How volumes use the store.
+    pub(super) settings: RefCell<BTreeMap<u32, VolumeSettings>>,
     pub(super) arrived: RefCell<Arrived>,
     /// Frames of parts that are in the map: needed until the next flush, once for each part.
     pub(super) landed: RefCell<Vec<Rc<Frame>>>,
@@ -182,15 +183,6 @@ impl<B: Backing> ThinStore<B> {
         let trees = self.trees.borrow();
         let root = trees.lines.get(&line).and_then(|line| line.root);
         root.map_or((0, 0), |root| (root.blocks, root.live_bytes))
-    }
-
-    /// Sets how new blocks of a volume are stored. Blocks that are there stay as they are.
-    pub fn set_compression(&self, line: u32, compression: Compression) {
-        self.compressions.borrow_mut().insert(line, compression);
-    }
-
-    pub(super) fn compression(&self, line: u32) -> Compression {
-        self.compressions.borrow().get(&line).copied().unwrap_or_default()
     }
 
     /// The error that every request gets, if there is one.

@@ -18,7 +18,7 @@ use gf::crc32c;
 
 use super::backing::{Backing, INTENT_BASE};
 use super::compress::{Compression, PACKED_BLOCKS_MAX};
-use super::pending::{Part, PartId, block_bits};
+use super::pending::{Part, PartId};
 use super::runs::RunResult;
 use super::store::ThinStore;
 
@@ -46,11 +46,11 @@ pub(super) struct PartialBlock {
 }
 
 /// Blocks of one leaf with their new content.
-struct Piece {
-    block: u64,
-    blocks: u64,
+pub(super) struct Piece {
+    pub block: u64,
+    pub blocks: u64,
     /// `None`: a hole.
-    content: Option<Buf>,
+    pub content: Option<Buf>,
 }
 
 impl<B: Backing> ThinStore<B> {
@@ -184,80 +184,6 @@ impl<B: Backing> ThinStore<B> {
         self.accept(line, piece, fua).await.unwrap_or(Err(BlockError::Stopped))
     }
 
-    /// Waits until there is room for a piece, and its leaf is in memory, if it has one. A hole only
-    /// waits for checkpoints.
-    async fn admit(&self, line: u32, piece: &Piece) -> Result<(), BlockError> {
-        let bytes = if piece.content.is_some() { piece.blocks * BLOCK_BYTES } else { 0 };
-        let (in_vain, mut before) = (self.collected_in_vain.get(), None);
-        loop {
-            self.check_usable()?;
-            self.load_leaf(line, piece.block / LEAF_BLOCKS).await?;
-            let growth = if bytes > 0 { self.growth(line, piece) } else { 0 };
-            let space = self.space();
-            if growth > 0 && space.used() + growth > space.limit {
-                // Pending parts may take less than it seems: they are compressed, or free more.
-                let before = *before.get_or_insert(self.next_sequence.get());
-                let is_settled = self.pending.borrow().lowest().is_none_or(|lowest| lowest >= before);
-                if is_settled && !self.can_grow.get() {
-                    return Err(BlockError::NoSpace);
-                }
-                self.want_space();
-                self.waits_for_landing.set(self.waits_for_landing.get() || !is_settled);
-                self.work.raise();
-                self.progress.changed().await;
-                continue;
-            }
-            let (pending, checkpoint) = (self.pending.borrow().bytes, self.coming_checkpoint_bytes());
-            let is_crowded = pending > 0 && pending + bytes > self.tuning.pending_bytes_max;
-            let is_dirty = checkpoint > 0 && checkpoint >= self.checkpoint_bytes() / 2;
-            let has_room = bytes == 0 || self.has_room_for(bytes);
-            if !is_crowded && !is_dirty && has_room {
-                return Ok(());
-            }
-            // The first of two collections may have begun before.
-            if !has_room && self.collected_in_vain.get() >= in_vain + 2 {
-                if !self.can_grow.get() {
-                    return Err(BlockError::NoSpace);
-                }
-                self.want_space();
-            }
-            self.waits_for_landing.set(self.waits_for_landing.get() || is_crowded || is_dirty);
-            self.waits_for_segments.set(self.waits_for_segments.get() || !has_room);
-            self.work.raise();
-            self.progress.changed().await;
-        }
-    }
-
-    /// Most bytes that a piece adds to the volume.
-    fn growth(&self, line: u32, piece: &Piece) -> u64 {
-        let windows = split(piece.block, piece.blocks, WINDOW_BLOCKS);
-        let growth = windows.map(|(block, blocks)| {
-            let (pending, holes) = self.pending.borrow().bits(line, block / WINDOW_BLOCKS);
-            let bits = block_bits((block % WINDOW_BLOCKS) as u8, blocks as u8);
-            // Bytes of pending content are counted already.
-            let bits = bits & !(pending & !holes);
-            // A pending hole frees what the map has.
-            self.growth_of(line, block / WINDOW_BLOCKS, bits & !holes, false)
-                + i64::from((bits & holes).count_ones()) * BLOCK as i64
-        });
-        growth.sum::<i64>().max(0) as u64
-    }
-
-    /// Most bytes that blocks of a window grow by when they are mapped anew, or unmapped.
-    fn growth_of(&self, line: u32, window: u64, bits: u16, is_hole: bool) -> i64 {
-        let trees = self.trees.borrow();
-        let leaf = trees.leaf(line, window * WINDOW_BLOCKS / LEAF_BLOCKS);
-        let freed = leaf.map_or(0, |leaf| leaf.freed_by((window % (LEAF_BLOCKS / WINDOW_BLOCKS)) as u8, bits));
-        let plain = if is_hole { 0 } else { i64::from(bits.count_ones()) * BLOCK as i64 };
-        plain - freed as i64
-    }
-
-    /// The map, or what is pending, has changed in a window: computes its growth anew.
-    pub(super) fn regrow(&self, line: u32, window: u64) {
-        let growth_of = |bits, is_hole| self.growth_of(line, window, bits, is_hole);
-        self.pending.borrow_mut().regrow(line, window, growth_of);
-    }
-
     /// Numbers a piece and makes it visible. It is acknowledged through the receiver.
     fn accept(self: &Rc<Self>, line: u32, piece: Piece, fua: bool) -> Receiver<Result<(), BlockError>> {
         let sequence = self.take_sequence();
@@ -270,7 +196,7 @@ impl<B: Backing> ThinStore<B> {
         });
         let mut parts = Vec::new();
         let windows = split(piece.block, piece.blocks, WINDOW_BLOCKS);
-        let most = self.part_blocks_max(self.compression(line));
+        let most = self.part_blocks_max(self.settings(line).compression);
         // Blocks are counted from the window on, which begins at a multiple of any such number.
         for (block, blocks) in windows.flat_map(|(block, blocks)| split(block, blocks, most)) {
             let (window, first) = (block / WINDOW_BLOCKS, (block % WINDOW_BLOCKS) as u8);

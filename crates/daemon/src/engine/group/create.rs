@@ -53,6 +53,7 @@ pub(super) fn settings_of(request: &GroupCreate) -> GroupUpdate {
         client_p99_us: request.client_p99_us,
         retire_slow: request.retire_slow,
         scrub_every_s: request.scrub_every_s,
+        thin_warn_percents: request.thin_warn_percents.clone(),
         dry_run: request.dry_run,
     }
 }

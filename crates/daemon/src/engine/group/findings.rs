@@ -79,7 +79,7 @@ pub(crate) fn words(place: &ScrubPlace) -> String {
 mod tests {
     use super::*;
     use array::MemberIndex;
-    use format::{ExtentRecord, Layout, Level, Shape, VolumeKind, VolumeRecord};
+    use format::{ExtentRecord, Layout, Level, Shape, ThinVolumeRecord, VolumeKind, VolumeRecord};
 
     const STRIP: u64 = 64 << 10;
 
@@ -102,6 +102,7 @@ mod tests {
             size_bytes,
             created_unix_s: 0,
             extents,
+            thin: ThinVolumeRecord::default(),
         };
         let volumes = vec![
             volume(1, "a", 12_288, vec![extent(65_536, 8192), extent(0, 4096)]),

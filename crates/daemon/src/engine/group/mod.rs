@@ -26,6 +26,8 @@ pub(crate) mod shard;
 pub(crate) mod start;
 pub(crate) mod stopped;
 pub(crate) mod thin;
+pub(crate) mod thin_settings;
+mod thin_trend;
 pub(crate) mod thin_volume;
 pub(crate) mod volumes;
 pub(crate) mod wipe;
@@ -110,6 +112,8 @@ pub(crate) struct GroupBody {
     thin_growth: Arc<Notify>,
     /// The thin store's activity when it was last looked at.
     thin_activity: AtomicU64,
+    /// How the pool of thin volumes fills.
+    thin_trend: Mutex<thin_trend::Trend>,
     /// Why the thin volumes could not be started.
     thin_failure: Mutex<Option<String>>,
 }

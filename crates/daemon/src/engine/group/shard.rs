@@ -17,6 +17,7 @@ use volume::Direct;
 use volume::thin::{ArrayBacking, ThinStore};
 
 use crate::engine::group::served::Served;
+use crate::engine::group::thin_settings;
 use crate::engine::group::thin_volume::{DistantThin, LocalThin, ThinVolume};
 use crate::engine::imports::connected::Connected;
 use crate::engine::shares::raw::Raw;
@@ -135,7 +136,10 @@ pub(crate) async fn set_volume(key: GroupKey, record: VolumeRecord, leading: Sha
     let known = OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, record.id)).cloned());
     match known {
         Some(Served::Volume(volume)) => volume.resize(record.size_bytes, record.extents).await,
-        Some(Served::Thin(ThinVolume::Here(volume))) => return volume.resize(record.size_bytes).await,
+        Some(Served::Thin(ThinVolume::Here(volume))) => {
+            set_thin(key, &record);
+            return volume.resize(record.size_bytes).await;
+        }
         Some(Served::Thin(ThinVolume::There(volume))) => volume.size_bytes.set(record.size_bytes),
         Some(_) => {}
         None => {
@@ -146,12 +150,20 @@ pub(crate) async fn set_volume(key: GroupKey, record: VolumeRecord, leading: Sha
     Ok(())
 }
 
+/// Has the store know how a thin volume uses it.
+fn set_thin(key: GroupKey, record: &VolumeRecord) {
+    if let Some(store) = store(key) {
+        store.set_settings(record.id as u32, thin_settings::of_store(&record.thin));
+    }
+}
+
 /// `None` if there is no such group here, or its thin store could not be opened.
 fn new_volume(key: GroupKey, record: &VolumeRecord, leading: ShardHandle) -> Option<Served> {
     let array = group(key)?;
     let volume = match record.kind {
         VolumeKind::Direct => Served::Volume(Direct::new(array, record.size_bytes, record.extents.clone())),
         VolumeKind::Thin if leading.index() == ShardEnv::current().index() => {
+            set_thin(key, record);
             Served::Thin(ThinVolume::Here(LocalThin::new(store(key)?, record.id as u32, record.size_bytes)))
         }
         VolumeKind::Thin => Served::Thin(ThinVolume::There(Rc::new(DistantThin {

@@ -97,6 +97,7 @@ pub(crate) async fn start(
         presence: Mutex::default(),
         thin_growth,
         thin_activity: AtomicU64::default(),
+        thin_trend: Mutex::default(),
         thin_failure: Mutex::default(),
     });
     let group = Arc::new(Group { name, body });

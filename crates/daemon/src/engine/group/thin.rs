@@ -6,20 +6,20 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use api::ErrorCode;
+use api::{ErrorCode, VolumeName};
 use array::Array;
 use drive::{BlockError, Env};
 use format::{Catalogue, ExtentRecord, ThinPoolRecord, VolumeKind};
 use runtime::ShardEnv;
 use tokio::sync::Notify;
 use volume::Space;
-use volume::thin::{ArrayBacking, Grid, OpenThinError, ThinSpace, ThinStore, Tuning};
+use volume::thin::{ArrayBacking, Grid, OpenThinError, ThinCounts, ThinSpace, ThinStore, Tuning};
 
 use crate::engine::errors::new_uuid;
-use crate::engine::group::{block_error, shard};
-use crate::engine::{Engine, Group, view};
+use crate::engine::group::{block_error, shard, thin_trend};
+use crate::engine::{Engine, Group, settings, view};
 use crate::http::{Answer, ControlError};
 
 /// The pool takes the larger of this and one part of the group in [`STEP_SHARE`] at once.
@@ -31,9 +31,6 @@ const FREE_SHARE: u64 = 4;
 
 /// Segments without which a pool is not worth its reserves.
 const SEGMENTS_MIN: u64 = 48;
-
-/// A pool with so much in use is nearly full.
-const FULL_PERCENT: u64 = 95;
 
 /// A store that got no request for so long is idle.
 const IDLE: Duration = Duration::from_secs(10);
@@ -181,8 +178,12 @@ impl Group {
 
     /// The space of the pool. `None`: there is none, or it could not be opened.
     pub async fn thin_space(&self) -> Answer<Option<ThinSpace>> {
+        Ok(self.thin_state().await?.map(|(space, _)| space))
+    }
+
+    async fn thin_state(&self) -> Answer<Option<(ThinSpace, ThinCounts)>> {
         let key = self.key;
-        self.lead(move |_| async move { shard::store(key).map(|store| store.space()) }).await
+        self.lead(move |_| async move { shard::store(key).map(|store| (store.space(), store.counts())) }).await
     }
 
     /// Mapped bytes of a thin volume, and the bytes that they take.
@@ -195,19 +196,81 @@ impl Group {
 
     /// Adds the pool to a group that is shown, and its warnings.
     pub async fn add_thin(&self, catalogue: &Catalogue, shown: &mut api::Group) -> Answer<()> {
-        let Some(pool) = &catalogue.thin else { return Ok(()) };
+        if catalogue.thin.is_none() {
+            return Ok(());
+        }
         if let Some(reason) = &*self.thin_failure.lock().unwrap_or_else(PoisonError::into_inner) {
             shown.warnings.push(format!("the thin volumes are not started: {reason}"));
         }
+        let Some(state) = self.thin_state().await? else { return Ok(()) };
+        let space = &state.0;
+        let (percent, full_in_s) = {
+            let mut trend = self.thin_trend.lock().unwrap_or_else(PoisonError::into_inner);
+            let percent = thin_trend::used_percent(space, shown.free_bytes);
+            trend.new_level(percent, &settings::warn_levels(&catalogue.settings));
+            if trend.level() > 0 {
+                shown.warnings.push(format!(
+                    "thin volumes use {percent}% of the space that they can have: discard data, delete a volume, or \
+                     delete a direct volume"
+                ));
+            }
+            (percent, trend.full_in_s(space, shown.free_bytes))
+        };
+        shown.thin = Some(thin_trend::shown(&state, percent, full_in_s));
+        Ok(())
+    }
+
+    /// Takes note of how full the pool is, and reports levels of use that it reaches or leaves.
+    async fn watch_pool(&self, now_s: u64) -> Answer<()> {
+        let catalogue = self.catalogue().await?;
         let Some(space) = self.thin_space().await? else { return Ok(()) };
-        shown.thin = Some(view::thin_pool(&space));
-        if space.used() >= space.limit / 100 * FULL_PERCENT && shown.free_bytes < pool.segment_bytes {
-            let (used, limit) = (api::format_bytes(space.used()), api::format_bytes(space.limit));
-            shown.warnings.push(format!(
-                "thin volumes use {used} of at most {limit}, and the group has no more: discard data or delete a volume"
-            ));
+        let (group, used) = view::space(self, &catalogue);
+        let percent = thin_trend::used_percent(&space, group.free_bytes(&used));
+        let new_level = {
+            let mut trend = self.thin_trend.lock().unwrap_or_else(PoisonError::into_inner);
+            trend.add(now_s, space.used());
+            trend.new_level(percent, &settings::warn_levels(&catalogue.settings))
+        };
+        match new_level {
+            Some(0) => tracing::info!(group = self.name, percent, "the pool of thin volumes has space again"),
+            Some(level) => tracing::warn!(group = self.name, percent, level, "the pool of thin volumes fills"),
+            None => {}
         }
         Ok(())
+    }
+
+    /// Has the pool so large that it can keep `bytes` more for a volume. The caller has the turn to
+    /// give space. With `dry_run`, only looks whether that can be done.
+    pub async fn need_reserve(&self, volume: &VolumeName, bytes: u64, dry_run: bool) -> Answer<()> {
+        // The map of the volume needs some as well.
+        let bytes = bytes + bytes / 32;
+        loop {
+            let catalogue = self.catalogue().await?;
+            let (space, pool) = (self.thin_space().await?, catalogue.thin.as_ref());
+            let (Some(space), Some(pool)) = (space, pool) else { return self.need_pool(&catalogue, dry_run).await };
+            let left = space.limit.saturating_sub(space.used() + space.reserved);
+            if bytes <= left {
+                return Ok(());
+            }
+            let (group, used) = view::space(self, &catalogue);
+            let missing = (bytes - left) * 9 / 8;
+            let step = step_bytes(&group, &used, pool.segment_bytes).max(missing.div_ceil(FREE_SHARE));
+            let free = group.free_bytes(&used) / pool.segment_bytes * pool.segment_bytes;
+            let refuse = || {
+                let (wanted, had) = (api::format_bytes(bytes), api::format_bytes(left + free / 9 * 8));
+                let message = format!("to keep {wanted} for \"{volume}\" is not possible: the group has about {had}");
+                ControlError::new(ErrorCode::NoSpace, message)
+            };
+            if free < missing {
+                return Err(refuse());
+            }
+            if dry_run {
+                return Ok(());
+            }
+            if !self.add_step(&catalogue, step).await? {
+                return Err(refuse());
+            }
+        }
     }
 
     /// Says whether the group may have more space for its pool.
@@ -265,15 +328,26 @@ impl Group {
         if !is_wanted.await? {
             return Ok(());
         }
-        let turn = self.space_turn.lock().await;
+        let _turn = self.space_turn.lock().await;
         let catalogue = self.catalogue().await?;
-        let Some(pool) = catalogue.thin.clone() else { return Ok(()) };
+        let Some(pool) = &catalogue.thin else { return Ok(()) };
         let (space, used) = view::space(self, &catalogue);
         let step = step_bytes(&space, &used, pool.segment_bytes);
+        if self.add_step(&catalogue, step).await? {
+            return Ok(());
+        }
+        tracing::warn!(group = self.name, "the pool of thin volumes cannot grow: the group has no free space");
+        self.let_pool_grow(false).await
+    }
+
+    /// Adds so many bytes to the pool, or fewer if the group has not so much. False if it has
+    /// nothing. The caller has the turn to give space.
+    async fn add_step(&self, catalogue: &Catalogue, step: u64) -> Answer<bool> {
+        let Some(pool) = &catalogue.thin else { return Ok(false) };
+        let (space, used) = view::space(self, catalogue);
         let extents = take(space, &used, pool.segment_bytes, step);
         if extents.is_empty() {
-            tracing::warn!(group = self.name, "the pool of thin volumes cannot grow: the group has no free space");
-            return self.let_pool_grow(false).await;
+            return Ok(false);
         }
         let added = extents.clone();
         self.change_catalogue(|catalogue| {
@@ -282,8 +356,7 @@ impl Group {
             }
         })
         .await?;
-        drop(turn);
-        let bytes: u64 = extents.iter().map(|extent| extent.len_bytes).sum();
+        let (key, bytes) = (self.key, extents.iter().map(|extent| extent.len_bytes).sum::<u64>());
         let grown = self.lead(move |_| async move {
             match shard::store(key) {
                 Some(store) => store.add_extents(&extents).await,
@@ -292,7 +365,7 @@ impl Group {
         });
         grown.await?.map_err(|error| block_error(&self.name, &error))?;
         tracing::info!(group = self.name, bytes, "the pool of thin volumes has grown");
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -342,13 +415,19 @@ async fn reclaim_intents(key: shard::GroupKey) -> Result<(), BlockError> {
 impl Engine {
     /// Lets pools of thin volumes grow, for as long as the engine lives.
     pub(crate) async fn grow_pools(engine: Weak<Engine>, growth: Arc<Notify>) {
+        let (began, mut next_watch) = (Instant::now(), Duration::ZERO);
         loop {
             let is_wanted = tokio::time::timeout(IDLE, growth.notified()).await.is_ok();
             let Some(engine) = engine.upgrade() else { return };
-            if !is_wanted {
+            if began.elapsed() >= next_watch {
+                next_watch = began.elapsed() + IDLE;
                 for group in engine.all() {
                     group.land_if_idle().await;
+                    // An error means that the group is being stopped.
+                    let _ = group.watch_pool(began.elapsed().as_secs()).await;
                 }
+            }
+            if !is_wanted {
                 continue;
             }
             // Not in turn with requests: one of them may wait for writes that wait for this.

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use api::{
-    Changed, ErrorCode, LimitUpdate, Rename, THIN_BYTES_MAX, Volume, VolumeCreate, VolumeName, VolumeUpdate,
-    format_bytes, volume_bytes,
+    Changed, ErrorCode, LimitUpdate, Rename, THIN_BYTES_MAX, ThinUpdate, Volume, VolumeCreate, VolumeName,
+    VolumeUpdate, format_bytes, volume_bytes,
 };
 use async_trait::async_trait;
-use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, VolumeKind, VolumeRecord};
+use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, ThinVolumeRecord, VolumeKind, VolumeRecord};
 
 use crate::engine::exports::devices::Backing;
 use crate::engine::exports::limits::LimitChange;
 use crate::engine::exports::running_export::RunningExport;
 use crate::engine::group::rename::{known_as, refuse_named_clients};
-use crate::engine::group::shard;
+use crate::engine::group::{shard, thin_settings};
 use crate::engine::{Engine, Group, view};
 use crate::http::{Answer, ControlError, VolumeControl, require_confirmation};
 
@@ -57,10 +57,15 @@ impl VolumeControl for Engine {
             VolumeKind::Thin => Vec::new(),
         };
         let thin = if request.thin { "thin " } else { "" };
-        let steps = vec![format!("make the {thin}volume \"{}\" of {}", request.name(), format_bytes(size_bytes))];
+        let mut steps = vec![format!("make the {thin}volume \"{}\" of {}", request.name(), format_bytes(size_bytes))];
+        let settings = thin_settings::updated(&ThinVolumeRecord::default(), &request.thin_settings());
         if request.thin {
             group.need_pool(&catalogue, request.dry_run).await?;
+            if let Some(reserve) = settings.reserve_bytes {
+                group.need_reserve(&request.name(), reserve, request.dry_run).await?;
+            }
         }
+        steps.extend(thin_settings::steps(&ThinVolumeRecord::default(), &settings));
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
@@ -71,6 +76,7 @@ impl VolumeControl for Engine {
             size_bytes,
             created_unix_s: self.clock.unix_s(),
             extents,
+            thin: settings,
         };
         // A volume whose deletion a crash interrupted may have left data there.
         group.release(record.extents.clone()).await?;
@@ -154,6 +160,10 @@ impl VolumeControl for Engine {
             warnings.push(format!("{path} still has its old size: {error}; resizing to the same size tries again"));
         }
         Ok(Changed::done(steps, self.query_volume(&group, &resized).await?).with_warnings(warnings))
+    }
+
+    async fn volume_thin(&self, name: &VolumeName, request: ThinUpdate) -> Answer<Changed<Volume>> {
+        self.change_thin_volume(name, request).await
     }
 
     async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>> {

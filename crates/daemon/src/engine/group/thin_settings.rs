@@ -1,0 +1,169 @@
+//! How thin volumes use their pool: requests, and the forms of catalogue, store and API.
+
+use std::time::Duration;
+
+use api::{Changed, ErrorCode, ThinSettings, ThinUpdate, Volume, VolumeName, format_bytes, format_duration};
+use format::{CompressionRecord, ThinVolumeRecord, VolumeKind};
+use volume::thin::{Compression, VolumeSettings};
+
+use crate::engine::Engine;
+use crate::http::{Answer, ControlError};
+
+/// For the store.
+pub(crate) fn of_store(record: &ThinVolumeRecord) -> VolumeSettings {
+    VolumeSettings {
+        compression: match record.compression {
+            CompressionRecord::Off => Compression::Off,
+            CompressionRecord::Lz4 => Compression::Lz4,
+            CompressionRecord::Zstd { level } => Compression::Zstd(level),
+        },
+        quota_bytes: record.quota_bytes,
+        reserve_bytes: record.reserve_bytes.unwrap_or(0),
+        wait: Duration::from_millis(record.full_wait_ms.unwrap_or(0).into()),
+    }
+}
+
+/// For the API.
+pub(crate) fn shown(record: &ThinVolumeRecord) -> ThinSettings {
+    ThinSettings {
+        compression: shown_compression(record.compression).to_string(),
+        quota_bytes: record.quota_bytes,
+        reserve_bytes: record.reserve_bytes,
+        full_wait_ms: record.full_wait_ms.unwrap_or(0).into(),
+    }
+}
+
+fn shown_compression(record: CompressionRecord) -> api::Compression {
+    match record {
+        CompressionRecord::Off => api::Compression::Off,
+        CompressionRecord::Lz4 => api::Compression::Lz4,
+        CompressionRecord::Zstd { level } => api::Compression::Zstd(level),
+    }
+}
+
+/// The settings after a request.
+pub(crate) fn updated(record: &ThinVolumeRecord, update: &ThinUpdate) -> ThinVolumeRecord {
+    // 0 means off.
+    let chosen = |asked: Option<u64>, before| asked.map_or(before, |value| Some(value).filter(|value| *value > 0));
+    let compression = update.compression.map(|compression| match compression {
+        api::Compression::Off => CompressionRecord::Off,
+        api::Compression::Lz4 => CompressionRecord::Lz4,
+        api::Compression::Zstd(level) => CompressionRecord::Zstd { level },
+    });
+    ThinVolumeRecord {
+        compression: compression.unwrap_or(record.compression),
+        quota_bytes: chosen(update.quota_bytes, record.quota_bytes),
+        reserve_bytes: chosen(update.reserve_bytes, record.reserve_bytes),
+        full_wait_ms: chosen(update.full_wait_ms, record.full_wait_ms.map(u64::from)).map(|wait| wait as u32),
+    }
+}
+
+/// The changes of a request, one sentence each; empty if nothing changes.
+pub(crate) fn steps(before: &ThinVolumeRecord, after: &ThinVolumeRecord) -> Vec<String> {
+    let mut steps = Vec::new();
+    if before.compression != after.compression {
+        steps.push(match after.compression {
+            CompressionRecord::Off => "store new blocks uncompressed".to_owned(),
+            compression => format!("compress new blocks with {}", shown_compression(compression)),
+        });
+    }
+    if before.quota_bytes != after.quota_bytes {
+        steps.push(match after.quota_bytes {
+            Some(quota) => format!("let at most {} be written", format_bytes(quota)),
+            None => "let the whole volume be written".to_owned(),
+        });
+    }
+    if before.reserve_bytes != after.reserve_bytes {
+        steps.push(match after.reserve_bytes {
+            Some(reserve) => format!("keep {} of the pool for the volume", format_bytes(reserve)),
+            None => "keep nothing of the pool for the volume".to_owned(),
+        });
+    }
+    if before.full_wait_ms != after.full_wait_ms {
+        steps.push(match after.full_wait_ms {
+            Some(wait) => {
+                format!("let writes wait {} for space", format_duration(Duration::from_millis(wait.into())))
+            }
+            None => "refuse writes at once when there is no space".to_owned(),
+        });
+    }
+    steps
+}
+
+impl Engine {
+    pub(super) async fn change_thin_volume(&self, name: &VolumeName, request: ThinUpdate) -> Answer<Changed<Volume>> {
+        let _one = self.changes.lock().await;
+        let (group, record) = self.find_volume(name).await?;
+        if record.kind != VolumeKind::Thin {
+            let message = format!("the volume \"{name}\" is not thin: it has all of its space, and no such settings");
+            return Err(ControlError::new(ErrorCode::WrongState, message));
+        }
+        let (written, stored) = group.thin_bytes(record.id).await?;
+        request.validate_for(record.size_bytes, written)?;
+        let after = updated(&record.thin, &request);
+        let steps = steps(&record.thin, &after);
+        let kept = |reserve: Option<u64>| reserve.unwrap_or(0).saturating_sub(stored);
+        let more = kept(after.reserve_bytes).saturating_sub(kept(record.thin.reserve_bytes));
+        if more > 0 {
+            let turn = group.space_turn.lock().await;
+            group.need_reserve(name, more, request.dry_run).await?;
+            drop(turn);
+        }
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let mut changed = record;
+        changed.thin = after;
+        if !steps.is_empty() {
+            group
+                .change_catalogue(|catalogue| {
+                    for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == changed.id) {
+                        volume.thin = after;
+                    }
+                })
+                .await?;
+            group.set_volume(&changed).await?;
+            tracing::info!(volume = %name, changes = steps.join("; "), "settings changed");
+        }
+        Ok(Changed::done(steps, self.query_volume(&group, &changed).await?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_are_not_named_stay_and_zero_is_off() {
+        let all = ThinUpdate {
+            compression: Some(api::Compression::Zstd(7)),
+            quota_bytes: Some(1 << 30),
+            reserve_bytes: Some(1 << 20),
+            full_wait_ms: Some(5000),
+            dry_run: false,
+        };
+        let usual = ThinVolumeRecord::default();
+        let set = updated(&usual, &all);
+        assert_eq!(
+            steps(&usual, &set),
+            [
+                "compress new blocks with zstd:7",
+                "let at most 1 GiB be written",
+                "keep 1 MiB of the pool for the volume",
+                "let writes wait 5s for space"
+            ]
+        );
+        assert_eq!(updated(&set, &ThinUpdate::default()), set);
+        let off = ThinUpdate {
+            compression: Some(api::Compression::Off),
+            quota_bytes: Some(0),
+            reserve_bytes: Some(0),
+            full_wait_ms: Some(0),
+            dry_run: false,
+        };
+        assert_eq!(updated(&set, &off), usual);
+        assert_eq!(steps(&set, &usual).len(), 4);
+        assert_eq!(shown(&set).compression, "zstd:7");
+        assert_eq!(of_store(&set).wait, Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,116 @@
+//! The pool of thin volumes, and how each of them uses it: version 3 of the document.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CatalogueError, ExtentRecord, extents_bytes, is_default};
+use crate::BLOCK;
+use crate::thin::segment::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+
+/// The space of the thin volumes of a group, with a thin store ([`crate::thin`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThinPoolRecord {
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// The extents of the pool. The first one has the store's anchors.
+    pub extents: Vec<ExtentRecord>,
+}
+
+/// How a thin volume uses its pool. Fields are omitted at their defaults.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThinVolumeRecord {
+    /// How new blocks are stored.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compression: CompressionRecord,
+    /// Most bytes that may have content, not 0. None: all of the volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_bytes: Option<u64>,
+    /// Bytes of the pool that are kept for the volume, not 0. None: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve_bytes: Option<u64>,
+    /// Milliseconds that a write waits for space before it fails, 1 to [`FULL_WAIT_MS_MAX`]. None:
+    /// it fails at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_wait_ms: Option<u32>,
+}
+
+/// How a volume compresses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum CompressionRecord {
+    /// Not at all.
+    #[default]
+    Off,
+    /// With LZ4.
+    Lz4,
+    /// With Zstandard.
+    Zstd {
+        /// Its level, 1 to [`ZSTD_LEVEL_MAX`].
+        level: u8,
+    },
+}
+
+/// The highest level of Zstandard. Higher ones would hold up the shard for too long.
+pub const ZSTD_LEVEL_MAX: u8 = 9;
+
+/// Most milliseconds that a write waits for space. Linux gives an NVMe command up after 30 s.
+pub const FULL_WAIT_MS_MAX: u32 = 20_000;
+
+/// Most levels of use at which a pool warns.
+pub const THIN_WARN_LEVELS_MAX: usize = 8;
+
+/// The levels of use at which a pool warns unless the operator sets others, in percent.
+pub const THIN_WARN_DEFAULT: [u8; 3] = [80, 90, 95];
+
+pub(super) fn check_pool(pool: &ThinPoolRecord, capacity: u64) -> Result<(), CatalogueError> {
+    extents_bytes("of the thin pool", &pool.extents, capacity)?;
+    let is_possible = pool.segment_bytes.is_multiple_of(BLOCK as u64)
+        && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&pool.segment_bytes)
+        && !pool.extents.is_empty();
+    if is_possible { Ok(()) } else { Err(CatalogueError::ThinPool { segment_bytes: pool.segment_bytes }) }
+}
+
+/// The first field of a thin volume that has an impossible value.
+pub(super) fn bad_field(record: &ThinVolumeRecord) -> Option<&'static str> {
+    let is_bad_level =
+        matches!(record.compression, CompressionRecord::Zstd { level } if !(1..=ZSTD_LEVEL_MAX).contains(&level));
+    let is_bad_wait = record.full_wait_ms.is_some_and(|wait| !(1..=FULL_WAIT_MS_MAX).contains(&wait));
+    let fields = [
+        (is_bad_level, "compression"),
+        (record.quota_bytes == Some(0), "quota_bytes"),
+        (record.reserve_bytes == Some(0), "reserve_bytes"),
+        (is_bad_wait, "full_wait_ms"),
+    ];
+    fields.into_iter().find(|(is_bad, _)| *is_bad).map(|(_, field)| field)
+}
+
+/// Whether these levels of use can be kept: 1 to 99 percent, in ascending order.
+pub(super) fn are_levels(levels: &[u8]) -> bool {
+    levels.len() <= THIN_WARN_LEVELS_MAX
+        && levels.iter().all(|level| (1..100).contains(level))
+        && levels.is_sorted_by(|one, next| one < next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_cannot_be_kept_are_refused() {
+        let usual = ThinVolumeRecord::default();
+        let cases = [
+            (ThinVolumeRecord { compression: CompressionRecord::Zstd { level: 0 }, ..usual }, "compression"),
+            (ThinVolumeRecord { compression: CompressionRecord::Zstd { level: 10 }, ..usual }, "compression"),
+            (ThinVolumeRecord { quota_bytes: Some(0), ..usual }, "quota_bytes"),
+            (ThinVolumeRecord { reserve_bytes: Some(0), ..usual }, "reserve_bytes"),
+            (ThinVolumeRecord { full_wait_ms: Some(20_001), ..usual }, "full_wait_ms"),
+        ];
+        for (record, field) in cases {
+            assert_eq!(bad_field(&record), Some(field));
+        }
+        assert_eq!(bad_field(&usual), None);
+        assert!(are_levels(&[]) && are_levels(&THIN_WARN_DEFAULT));
+        assert!(!are_levels(&[90, 80]) && !are_levels(&[100]) && !are_levels(&[0]) && !are_levels(&[80, 80]));
+    }
+}
