@@ -57,6 +57,11 @@ pub trait Block {
         true
     }
 
+    /// How much of a thin volume may have content, and has. `None`: it has all of its space.
+    fn thin_use(&self) -> Option<ThinUse> {
+        None
+    }
+
     /// Whether the redundancy is reduced or data were lost: drives are missing or not fully
     /// rebuilt, or blocks were lost.
     fn is_degraded(&self) -> bool {
@@ -93,6 +98,15 @@ pub struct Extent {
     pub len: u64,
     /// The extent was written. Otherwise it reads as zeroes and takes no space.
     pub allocated: bool,
+}
+
+/// How much of a thin volume may have content, and has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThinUse {
+    /// Most bytes that may have content.
+    pub quota_bytes: u64,
+    /// Bytes with content, also if it was just accepted.
+    pub written_bytes: u64,
 }
 
 /// Why a request to a volume failed.

@@ -31,7 +31,7 @@ mod race;
 mod view;
 mod warm;
 
-pub use block::{Block, BlockError, Extent, WriteZeroes};
+pub use block::{Block, BlockError, Extent, ThinUse, WriteZeroes};
 pub use buf::{BUF_ALIGN, Buf, BufMut};
 pub use device::{Drive, DriveError, DriveInfo, Segments};
 pub use env::{Env, Nanos, Tasks};

@@ -88,6 +88,10 @@ impl<B: Block> NamespaceOffer<B> {
             uuid: self.uuid,
             read_only: self.state.read_only(),
             deallocated_reads_zeroes: block.discarded_reads_zeroes(),
+            thin_blocks: block.thin_use().map(|thin| {
+                let blocks = |bytes: u64| bytes / u64::from(self.block_bytes);
+                (blocks(thin.quota_bytes), blocks(thin.written_bytes))
+            }),
         }
     }
 }

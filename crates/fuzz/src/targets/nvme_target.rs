@@ -61,6 +61,7 @@ impl SubsystemView for Memory {
             uuid: [7; 16],
             read_only,
             deallocated_reads_zeroes: true,
+            thin_blocks: None,
         })
     }
 

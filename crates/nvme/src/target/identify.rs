@@ -174,10 +174,12 @@ fn limits() -> Vec<u8> {
 fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
     let mut data: IdentifyNamespace = blank();
     data.nsze = namespace.blocks.into();
-    data.ncap = namespace.blocks.into();
-    data.nuse = namespace.blocks.into();
-    // Bit 4: NPWG, NPWA, NPDG, NPDA and NOWS are valid.
-    data.nsfeat = 1 << 4;
+    let (capacity, used) = namespace.thin_blocks.unwrap_or((namespace.blocks, namespace.blocks));
+    data.ncap = capacity.min(namespace.blocks).into();
+    data.nuse = used.min(capacity).min(namespace.blocks).into();
+    // Bit 0, THINP: the capacity may be less than the size. Bit 4: NPWG, NPWA, NPDG, NPDA and NOWS
+    // are valid.
+    data.nsfeat = u8::from(namespace.thin_blocks.is_some()) | 1 << 4;
     // Controllers share the namespace.
     data.nmic = 1;
     data.rescap = RESERVATIONS;

@@ -105,6 +105,8 @@ pub struct Namespace {
     pub read_only: bool,
     /// Whether deallocated blocks read as zeroes. Otherwise their content is undefined.
     pub deallocated_reads_zeroes: bool,
+    /// Blocks that may be allocated, and that are. `None`: it is not thinly provisioned.
+    pub thin_blocks: Option<(u64, u64)>,
 }
 
 /// The ANA state of a namespace on a controller.

@@ -105,6 +105,22 @@ fn a_change_is_told_and_counted() {
 }
 
 #[test]
+fn a_thin_namespace_says_how_much_it_may_have_and_has() {
+    let mut controller = enabled(Kind::Io);
+    let mut command = Command::new(admin::IDENTIFY, 1, 3);
+    command.set_cdw(10, cns::NAMESPACE.into());
+    for (thin, capacity, used) in [((600, 20), 600_u64, 20_u64), ((600, 700), 600, 600), ((5000, 3), 1000, 3)] {
+        let mut view = Memory::new();
+        view.namespaces[1].thin_blocks = Some(thin);
+        let found = data(execute(&mut controller, &view, &command)).expect("data");
+        // NSZE, NCAP and NUSE; NSFEAT has THINP.
+        assert_eq!(found[..8], 1000_u64.to_le_bytes());
+        assert_eq!((&found[8..16], &found[16..24]), (&capacity.to_le_bytes()[..], &used.to_le_bytes()[..]));
+        assert_eq!(found[24] & 1, 1);
+    }
+}
+
+#[test]
 fn a_namespace_that_cannot_be_reached_says_who_it_is_and_hides_what_is_in_it() {
     let mut controller = enabled(Kind::Io);
     let mut identify = |view: &Memory, cns: u8| {

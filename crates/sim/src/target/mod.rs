@@ -210,6 +210,7 @@ impl nvme::target::SubsystemView for TargetState {
             uuid,
             read_only: false,
             deallocated_reads_zeroes: false,
+            thin_blocks: None,
         })
     }
 

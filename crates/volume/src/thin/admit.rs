@@ -193,5 +193,6 @@ impl<B: Backing> ThinStore<B> {
     pub(super) fn regrow(&self, line: u32, window: u64) {
         let growth_of = |bits, is_hole| self.growth_of(line, window, bits, is_hole);
         self.pending.borrow_mut().regrow(line, window, growth_of);
+        self.note_written(line);
     }
 }

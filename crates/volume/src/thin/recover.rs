@@ -154,6 +154,7 @@ impl<B: Backing> ThinStore<B> {
             queue: RefCell::default(),
             compressor: RefCell::default(),
             settings: RefCell::default(),
+            written: RefCell::default(),
             arrived: RefCell::default(),
             landed: RefCell::default(),
             unlogged: Cell::new(false),

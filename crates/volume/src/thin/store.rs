@@ -3,6 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use drive::{BlockError, BufMut, Env, Receiver, Sender};
 use format::thin::StoredRange;
@@ -69,6 +72,8 @@ pub struct ThinStore<B: Backing> {
     pub(super) frames: Frames,
     pub(super) queue: RefCell<RunQueue>,
     pub(super) compressor: RefCell<Compressor>,
+    /// Bytes with content of the volumes for which other threads want to know them.
+    pub(super) written: RefCell<BTreeMap<u32, Arc<AtomicU64>>>,
     /// How volumes use the store.
     pub(super) settings: RefCell<BTreeMap<u32, VolumeSettings>>,
     pub(super) arrived: RefCell<Arrived>,
@@ -183,6 +188,25 @@ impl<B: Backing> ThinStore<B> {
         let trees = self.trees.borrow();
         let root = trees.lines.get(&line).and_then(|line| line.root);
         root.map_or((0, 0), |root| (root.blocks, root.live_bytes))
+    }
+
+    /// Bytes of a volume with content, also if it was just accepted.
+    pub(super) fn written_bytes(&self, line: u32) -> u64 {
+        let growth = self.pending.borrow().growth_of(line);
+        self.mapped(line).0.saturating_add_signed(growth.blocks) * BLOCK as u64
+    }
+
+    /// The bytes of a volume with content, for other threads.
+    pub fn written_counter(&self, line: u32) -> Arc<AtomicU64> {
+        let counter = self.written.borrow_mut().entry(line).or_default().clone();
+        self.note_written(line);
+        counter
+    }
+
+    pub(super) fn note_written(&self, line: u32) {
+        if let Some(counter) = self.written.borrow().get(&line) {
+            counter.store(self.written_bytes(line), Relaxed);
+        }
     }
 
     /// The error that every request gets, if there is one.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use drive::{Block, BlockError, Buf, BufMut, Extent, Receiver, Sender, WriteZeroes, oneshot};
+use drive::{Block, BlockError, Buf, BufMut, Extent, Receiver, Sender, ThinUse, WriteZeroes, oneshot};
 
 use super::backing::Backing;
 use super::store::ThinStore;
@@ -130,6 +130,12 @@ impl<B: Backing> Block for Thin<B> {
     async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
         let _held = self.check(offset, len)?;
         self.0.store.punch(self.0.line, offset, len, false).await
+    }
+
+    fn thin_use(&self) -> Option<ThinUse> {
+        let (store, line) = (&self.0.store, self.0.line);
+        let quota_bytes = store.settings(line).quota_bytes.unwrap_or(u64::MAX).min(self.size_bytes());
+        Some(ThinUse { quota_bytes, written_bytes: store.written_bytes(line) })
     }
 
     fn is_degraded(&self) -> bool {

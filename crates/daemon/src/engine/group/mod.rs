@@ -42,7 +42,7 @@ use api::ErrorCode;
 use array::{Array, AssembleError, DriveId, GroupStatus, JoinError, Refusal, Shared};
 use drive::{BlockError, Env};
 use export::{HostSecrets, Limiter, SharedNamespace};
-use format::{Catalogue, ExtentRecord, SettingsRecord, Uuid, VolumeRecord};
+use format::{Catalogue, ExtentRecord, SettingsRecord, Uuid, VolumeKind, VolumeRecord};
 use runtime::{ShardEnv, ShardHandle};
 use tokio::sync::Notify;
 
@@ -257,10 +257,15 @@ impl Group {
 
     /// Brings a volume to the state of its record on all shards.
     pub async fn set_volume(&self, record: &VolumeRecord) -> Answer<()> {
-        let (key, leading) = (self.key, self.shards[0].clone());
+        let (key, leading, line) = (self.key, self.shards[0].clone(), record.id as u32);
+        let is_thin = record.kind == VolumeKind::Thin;
+        let counter = self.lead(move |_| async move {
+            shard::store(key).filter(|_| is_thin).map(|store| store.written_counter(line)).unwrap_or_default()
+        });
+        let written_bytes = counter.await?;
         for handle in &self.shards {
-            let (record, leading) = (record.clone(), leading.clone());
-            let set = handle.call(move || shard::set_volume(key, record, leading));
+            let (record, leading, written_bytes) = (record.clone(), leading.clone(), written_bytes.clone());
+            let set = handle.call(move || shard::set_volume(key, record, leading, written_bytes));
             set.await.map_err(|_| stopping())?.map_err(|error| block_error(&self.name, &error))?;
         }
         Ok(())

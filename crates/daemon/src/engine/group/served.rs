@@ -1,7 +1,7 @@
 //! A block device that this daemon serves: a volume of a group, an import, a shared drive, or a
 //! namespace of another machine.
 
-use drive::{Block, BlockError, Buf, BufMut, Extent, View, WriteZeroes};
+use drive::{Block, BlockError, Buf, BufMut, Extent, ThinUse, View, WriteZeroes};
 use runtime::ShardEnv;
 use volume::Direct;
 
@@ -99,6 +99,13 @@ impl Block for Served {
             Served::Import(array) => array.discard(offset, len).await,
             Served::Drive(drive) => drive.discard(offset, len).await,
             Served::Namespace(namespace) => namespace.discard(offset, len).await,
+        }
+    }
+
+    fn thin_use(&self) -> Option<ThinUse> {
+        match self {
+            Served::Thin(volume) => volume.thin_use(),
+            Served::Volume(_) | Served::Import(_) | Served::Drive(_) | Served::Namespace(_) => None,
         }
     }
 

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use array::{Array, DriveId, Message, Peers};
@@ -132,7 +133,12 @@ pub(crate) fn thin_volume(key: GroupKey, id: u64) -> Option<LocalThin> {
 ///
 /// # Errors
 /// [`BlockError`] if a thin volume may have content behind its end.
-pub(crate) async fn set_volume(key: GroupKey, record: VolumeRecord, leading: ShardHandle) -> Result<(), BlockError> {
+pub(crate) async fn set_volume(
+    key: GroupKey,
+    record: VolumeRecord,
+    leading: ShardHandle,
+    written_bytes: Arc<AtomicU64>,
+) -> Result<(), BlockError> {
     let known = OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, record.id)).cloned());
     match known {
         Some(Served::Volume(volume)) => volume.resize(record.size_bytes, record.extents).await,
@@ -140,10 +146,13 @@ pub(crate) async fn set_volume(key: GroupKey, record: VolumeRecord, leading: Sha
             set_thin(key, &record);
             return volume.resize(record.size_bytes).await;
         }
-        Some(Served::Thin(ThinVolume::There(volume))) => volume.size_bytes.set(record.size_bytes),
+        Some(Served::Thin(ThinVolume::There(volume))) => {
+            volume.size_bytes.set(record.size_bytes);
+            volume.quota_bytes.set(record.thin.quota_bytes.unwrap_or(u64::MAX));
+        }
         Some(_) => {}
         None => {
-            let Some(volume) = new_volume(key, &record, leading) else { return Ok(()) };
+            let Some(volume) = new_volume(key, &record, leading, written_bytes) else { return Ok(()) };
             OBJECTS.with_borrow_mut(|objects| objects.volumes.insert((key, record.id), volume));
         }
     }
@@ -158,7 +167,12 @@ fn set_thin(key: GroupKey, record: &VolumeRecord) {
 }
 
 /// `None` if there is no such group here, or its thin store could not be opened.
-fn new_volume(key: GroupKey, record: &VolumeRecord, leading: ShardHandle) -> Option<Served> {
+fn new_volume(
+    key: GroupKey,
+    record: &VolumeRecord,
+    leading: ShardHandle,
+    written_bytes: Arc<AtomicU64>,
+) -> Option<Served> {
     let array = group(key)?;
     let volume = match record.kind {
         VolumeKind::Direct => Served::Volume(Direct::new(array, record.size_bytes, record.extents.clone())),
@@ -171,6 +185,8 @@ fn new_volume(key: GroupKey, record: &VolumeRecord, leading: ShardHandle) -> Opt
             key,
             id: record.id,
             size_bytes: Cell::new(record.size_bytes),
+            quota_bytes: Cell::new(record.thin.quota_bytes.unwrap_or(u64::MAX)),
+            written_bytes,
             optimal_io_bytes: volume::thin::OPTIMAL_IO_BYTES,
         }))),
     };

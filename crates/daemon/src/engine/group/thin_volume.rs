@@ -5,8 +5,11 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
-use drive::{Block, BlockError, Buf, BufMut, Extent, WriteZeroes};
+use drive::{Block, BlockError, Buf, BufMut, Extent, ThinUse, WriteZeroes};
 use runtime::{ShardEnv, ShardHandle};
 use volume::thin::{ArrayBacking, Thin};
 
@@ -29,6 +32,10 @@ pub(crate) struct DistantThin {
     pub key: GroupKey,
     pub id: u64,
     pub size_bytes: Cell<u64>,
+    /// Most bytes that may have content.
+    pub quota_bytes: Cell<u64>,
+    /// Bytes with content, as the store counts them.
+    pub written_bytes: Arc<AtomicU64>,
     pub optimal_io_bytes: u32,
 }
 
@@ -98,6 +105,16 @@ impl Block for ThinVolume {
             ThinVolume::There(volume) => {
                 volume.there(move |volume| async move { volume.discard(offset, len).await }).await
             }
+        }
+    }
+
+    fn thin_use(&self) -> Option<ThinUse> {
+        match self {
+            ThinVolume::Here(volume) => volume.thin_use(),
+            ThinVolume::There(volume) => Some(ThinUse {
+                quota_bytes: volume.quota_bytes.get().min(volume.size_bytes.get()),
+                written_bytes: volume.written_bytes.load(Relaxed),
+            }),
         }
     }
 

@@ -34,6 +34,7 @@ impl Memory {
             uuid: [0x11; 16],
             read_only: false,
             deallocated_reads_zeroes: true,
+            thin_blocks: None,
         };
         let image =
             Namespace { nsid: 3, blocks: 1000, block_bytes: 512, uuid: [0x33; 16], read_only: true, ..namespace };
