@@ -3,13 +3,19 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::target::{Seed, Target};
 
+/// The folder of this crate, where it runs: it may have been built in another checkout that has the
+/// same build cache.
+pub fn home() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
+}
+
 /// The folder of a target.
 pub fn folder(target: &Target) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
+    home().join("corpus").join(target.name)
 }
 
 /// The folder of the inputs that caused a crash of a target.

@@ -111,7 +111,7 @@ fn fuzz_one(target: &Target, extent: Extent) -> io::Result<Total> {
 
 /// Keeps an input that caused a crash. Returns its path from the root of the checkout.
 fn keep(target: &Target, input: &[u8]) -> io::Result<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
+    let root = corpus::home().join("../..").canonicalize()?;
     let path = corpus::keep_crash(target, input)?;
     Ok(path.strip_prefix(root).unwrap_or(&path).display().to_string())
 }

@@ -54,6 +54,7 @@ targets! {
     any_client_of_the_api_is_answered_or_cut_off_and_changes_nothing_without_a_token: "http-router", 25, 500;
     any_token_file_says_who_comes_in_or_is_refused: "http-tokens", 500, 20_000;
     drives_with_any_contents_are_served_and_rescued_or_refused: "image", 0, 150;
+    any_frame_of_the_intent_log_is_valid_or_refused: "intent-frame", 3_000, 20_000;
     any_shape_has_a_layout_or_a_reason: "layout", 10_000, 100_000;
     any_log_frame_is_valid_or_refused: "log-frame", 3_000, 20_000;
     any_list_of_lost_blocks_is_valid_or_refused: "log-lost", 3_000, 20_000;
@@ -71,4 +72,8 @@ targets! {
     any_request_is_taken_whole_or_refused: "request", 3_000, 50_000;
     any_size_is_exact_or_refused: "size", 2_000, 100_000;
     any_superblock_is_valid_or_refused: "superblock", 3_000, 20_000;
+    any_anchor_of_a_thin_store_is_valid_or_refused: "thin-anchor", 3_000, 20_000;
+    any_batch_of_a_thin_store_is_valid_or_refused: "thin-batch", 3_000, 20_000;
+    any_node_of_a_thin_store_is_valid_or_refused: "thin-node", 3_000, 20_000;
+    any_compressed_content_is_decoded_to_the_same_bytes_or_refused: "thin-packed", 2_000, 5_000;
 }

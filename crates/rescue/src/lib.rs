@@ -59,6 +59,7 @@ pub use probe::{Probe, SuperblockCopy};
 pub use sums::DamagedRange;
 pub use survey::{Survey, SurveyedDrive, Unopened};
 pub use target::{FileTarget, StreamTarget, Target};
+pub use thin::packed::decompress as decompress_fragment;
 
 /// Reports progress: bytes done and bytes in total.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);

@@ -3,7 +3,7 @@
 # every block see it; what was under way is old or new. Drives that come back are rebuilt, under load and kills as well.
 #
 # KILLS: how many, 10 unless told. SEED: chooses what happens when (how far the load comes until then is the machine's
-# business); SEED=$RANDOM tries something else. LEVEL, CRASH_SAFETY: of the group.
+# business); SEED=$RANDOM tries something else. LEVEL, CRASH_SAFETY: of the group. THIN=yes: with thin volumes, compressed.
 kills=${KILLS:-10}
 # Within ten kills this one pulls drives out under load, with a kill and after one, kills a recovery, and gives drives back, both
 # with what they had and emptied.
@@ -11,7 +11,9 @@ seed=${SEED:-36}
 level=${LEVEL:-raid6}
 safety=${CRASH_SAFETY:-on}
 declare -A survives=([raid5]=1 [raid6]=2 [raid7]=3)
-echo "measured: SEED=$seed KILLS=$kills LEVEL=$level CRASH_SAFETY=$safety"
+thin=()
+[[ -z ${THIN:-} ]] || thin=(--thin --compress lz4)
+echo "measured: SEED=$seed KILLS=$kills LEVEL=$level CRASH_SAFETY=$safety THIN=${THIN:-no}"
 RANDOM=$seed
 here=$PWD
 
@@ -93,7 +95,7 @@ start_daemon
 p group create tank --level "$level" --crash-safety "$safety" --drives "$(join "${DRIVES[@]}")" --yes
 declare -A uri
 for volume in stamps fio fs; do
-    p volume create "tank/$volume" --size 64MiB
+    p volume create "tank/$volume" --size 64MiB "${thin[@]}"
     p export create "tank/$volume" --nbd "unix:$NBD"
     uri[$volume]="nbd+unix:///tank/$volume?socket=$NBD"
 done

@@ -437,7 +437,7 @@ fn what_the_daemon_cannot_do_for_a_namespace_is_refused_before_it_is_asked() {
 /// An image made by other software, with its size: the sectors that are not zero, as
 /// `format/tests/foreign/make.sh` stores them.
 fn made_by_others(name: &str) -> (u64, Vec<(u64, Vec<u8>)>) {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../format/tests/foreign");
+    let folder = "../format/tests/foreign";
     let stored = std::fs::read(format!("{folder}/{name}.sectors")).unwrap();
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
     let sectors = stored[8..].chunks_exact(8 + 512).map(|sector| (number(&sector[..8]), sector[8..].to_vec()));

@@ -60,7 +60,7 @@ impl Image {
 }
 
 fn folder() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/foreign"))
+    Path::new("tests/foreign")
 }
 
 #[test]

@@ -16,7 +16,7 @@ use format::{BLOCK, Catalogue, MapBlock, Superblock, decode_slot, encode_slot};
 /// Compares `bytes` with the golden image `name`, or writes it where that was asked for. Gives the
 /// image.
 pub fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    let path = PathBuf::from("tests/golden").join(name);
     if std::env::var_os("PURLIN_GOLDEN_WRITE").is_some() {
         std::fs::write(&path, bytes).expect("the golden image is written");
     }

@@ -7,6 +7,7 @@ use format::foreign::{INSPECT_BYTES, inspect};
 use format::{Level, Shape};
 
 use super::samples;
+use crate::corpus;
 use crate::target::{Memory, Seed, Target};
 
 const SECTOR: usize = 512;
@@ -77,7 +78,7 @@ fn seeds() -> Vec<Seed> {
 
 /// The images with which `crates/format` is tested, which have the same form. Only small ones.
 fn stored() -> Vec<Seed> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../format/tests/foreign");
+    let folder = corpus::home().join("../format/tests/foreign");
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "sectors"));

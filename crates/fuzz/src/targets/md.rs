@@ -1,11 +1,11 @@
 //! Superblocks of Linux md arrays, and arrays that consist of them.
 
 use std::fs;
-use std::path::Path;
 
 use md::{Candidate, SUPERBLOCK_BYTES, SectorPlace, Superblock, SuperblockError, Version, assess, decode_bad_blocks};
 
 use super::seal::{self, Mode};
+use crate::corpus;
 use crate::target::{Memory, Seed, Target};
 
 /// Sectors of the drives on which superblocks are assumed to be.
@@ -38,7 +38,7 @@ pub(super) const TARGET: Target = Target {
 
 /// Superblocks that mdadm wrote. The extra bits of the mode are the version.
 fn seeds() -> Vec<Seed> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../md/tests/golden");
+    let folder = corpus::home().join("../md/tests/golden");
     let golden = |name: &str, version: u8| {
         let bytes =
             fs::read(folder.join(format!("{name}.bin"))).expect("the superblocks of crates/md are in the repository");

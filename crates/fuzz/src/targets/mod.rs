@@ -28,11 +28,12 @@ mod samples;
 mod seal;
 mod size;
 mod superblock;
+mod thin;
 
 use crate::target::Target;
 
 /// All targets, sorted by name.
-pub const TARGETS: [Target; 26] = [
+pub const TARGETS: [Target; 31] = [
     address::TARGET,
     arguments::TARGET,
     catalogue::TARGET,
@@ -41,6 +42,7 @@ pub const TARGETS: [Target; 26] = [
     http::ROUTER,
     http::TOKENS,
     image::TARGET,
+    thin::FRAME,
     layout::TARGET,
     log::FRAME,
     log::LOST,
@@ -59,6 +61,10 @@ pub const TARGETS: [Target; 26] = [
     size::TARGET,
     superblock::COPIES,
     superblock::TARGET,
+    thin::ANCHOR,
+    thin::BATCH,
+    thin::NODE,
+    thin::PACKED,
 ];
 
 /// Finds a target by its name.

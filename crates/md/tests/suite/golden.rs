@@ -6,7 +6,7 @@ use md::{Candidate, Features, LeftOut, Refusal, Role, SUPERBLOCK_BYTES, Superblo
 use proptest::prelude::*;
 
 fn golden(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.bin"));
+    let path = Path::new("tests/golden").join(format!("{name}.bin"));
     let mut bytes = std::fs::read(path).unwrap();
     bytes.resize(SUPERBLOCK_BYTES, 0);
     bytes

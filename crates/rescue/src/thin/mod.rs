@@ -5,7 +5,7 @@
 
 mod bytes;
 mod overlay;
-mod packed;
+pub(crate) mod packed;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -7,8 +7,8 @@ use format::thin::{Codec, STORED_BYTES_MAX};
 use format::{BLOCK, thin::StoredRange};
 use ruzstd::decoding::FrameDecoder;
 
-/// The content of a fragment with so many blocks. `None`: it is damaged.
-pub(super) fn decompress(codec: Codec, stored: &[u8], blocks: u8) -> Option<Vec<u8>> {
+/// The content of a compressed fragment with so many blocks, 1 to 16. `None`: it is damaged.
+pub fn decompress(codec: Codec, stored: &[u8], blocks: u8) -> Option<Vec<u8>> {
     let output = open_packed(stored).ok()?;
     let mut content = vec![0; usize::from(blocks) * BLOCK];
     let len = match codec {

@@ -39,7 +39,7 @@ impl<B: Backing> ThinStore<B> {
         if space.used() + space.reserved + space.limit / 8 > space.limit {
             self.want_space();
         }
-        if self.waits_for_segments.take() && self.missing_segments(false) > 0 {
+        if self.waits_for_segments.take() && self.missing_segments(0) > 0 {
             self.collect_for_writes().await?;
         } else {
             self.collect_early().await?;

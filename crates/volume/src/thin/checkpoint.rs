@@ -301,7 +301,7 @@ impl<B: Backing> ThinStore<B> {
 
     fn open_node_segment(&self, writer: &mut NodeWriter) -> Result<(), BlockError> {
         let mut segments = self.segments.borrow_mut();
-        let next = segments.open(SegmentUse::Nodes).ok_or(BlockError::NoSpace)?;
+        let next = segments.open(SegmentUse::Nodes, 0).ok_or(BlockError::NoSpace)?;
         if let Some(open) = writer.open.replace(next) {
             segments.close(open);
         }

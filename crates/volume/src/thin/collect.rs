@@ -5,6 +5,7 @@
 //! if the newest checkpoint covers all of its writes. So a recovery never needs the collector's
 //! copies: until the next checkpoint is durable, the old ones are still there.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -29,6 +30,13 @@ use super::store::ThinStore;
 
 /// Most segments that are collected before a checkpoint frees them.
 const VICTIMS_MAX: usize = 256;
+
+/// Streams of copies: content that is moved for the first time, and content that was moved before.
+/// Older content stays live for longer. Where it is apart from younger one, it is moved less often.
+pub(super) const STREAMS: usize = 2;
+
+/// A pool of fewer segments has one stream, and its segments are chosen by their live bytes alone.
+const AGED_SEGMENTS_MIN: usize = 256;
 
 /// The collector gives up when it has gained nothing in so many rounds, although writes wait. In a
 /// pool of few segments, several rounds can be needed for one segment.
@@ -76,7 +84,7 @@ impl<B: Backing> ThinStore<B> {
     /// Collects until writes that wait find free segments, or nothing can be gained any more.
     pub(super) async fn collect_for_writes(self: &Rc<Self>) -> Result<(), BlockError> {
         let (mut best, mut in_vain) = (self.gained_bytes(), 0);
-        while self.missing_segments(false) > 0 {
+        while self.missing_segments(0) > 0 {
             if in_vain == ROUNDS_IN_VAIN {
                 self.collected_in_vain.set(self.collected_in_vain.get() + 1);
                 return Ok(());
@@ -86,7 +94,7 @@ impl<B: Backing> ThinStore<B> {
                 self.land_what_fits().await?;
                 self.checkpoint().await?;
             }
-            let victims = self.victims(self.missing_segments(false));
+            let victims = self.victims(self.missing_segments(0), false);
             if victims.is_empty() && in_vain > 0 {
                 in_vain = ROUNDS_IN_VAIN;
                 continue;
@@ -105,17 +113,18 @@ impl<B: Backing> ThinStore<B> {
     /// [`BlockError`] if the store has failed.
     pub async fn collect_once(self: &Rc<Self>) -> Result<(), BlockError> {
         let all = self.segments.borrow().len();
-        self.collect_segments(&self.victims(all)).await
+        self.collect_segments(&self.victims(all, false)).await
     }
 
     /// Collects before writes have to wait, as long as that gains something.
     pub(super) async fn collect_early(self: &Rc<Self>) -> Result<(), BlockError> {
-        while self.missing_segments(true) > 0 {
+        while self.missing_segments(1) > 0 {
             let garbage = self.segments.borrow().sums().garbage;
             if self.garbage_in_vain.get().is_some_and(|before| garbage < before + self.grid.segment_bytes) {
                 return Ok(());
             }
-            let (before, victims) = (self.gained_bytes(), self.victims(self.missing_segments(true)));
+            // More than is missing now: each round ends with a checkpoint.
+            let (before, victims) = (self.gained_bytes(), self.victims(self.missing_segments(3), true));
             if !victims.is_empty() {
                 self.collect_segments(&victims).await?;
             } else if self.covered.get() < self.coverable() {
@@ -138,18 +147,30 @@ impl<B: Backing> ThinStore<B> {
 
     /// Moves all that is live out of these segments, as far as there is room, and frees them.
     async fn collect_segments(self: &Rc<Self>, victims: &[u64]) -> Result<(), BlockError> {
-        let mut copies = VecDeque::new();
+        let mut copies: [VecDeque<Copy>; STREAMS] = Default::default();
         for victim in victims {
-            self.collect_segment(*victim, &mut copies).await?;
-            self.write_copies(&mut copies, false).await?;
+            let stream = self.stream_of(*victim);
+            self.collect_segment(*victim, &mut copies[stream]).await?;
+            self.write_copies(stream, &mut copies[stream], false).await?;
         }
-        self.write_copies(&mut copies, true).await?;
+        for (stream, copies) in copies.iter_mut().enumerate() {
+            self.write_copies(stream, copies, true).await?;
+        }
         self.checkpoint().await
     }
 
+    fn stream_of(&self, segment: u64) -> usize {
+        let segments = self.segments.borrow();
+        let moves = segments.get(segment).map_or(0, |segment| segment.moves);
+        if segments.len() < AGED_SEGMENTS_MIN { 0 } else { usize::from(moves).min(STREAMS - 1) }
+    }
+
     /// The segments with the least live bytes: as many as free `missing` segments, if the copies
-    /// find room.
-    fn victims(&self, missing: usize) -> Vec<u64> {
+    /// find room. With `by_age`, those with the most garbage for each byte that is read and written,
+    /// where old garbage counts up to twice. So young segments are left alone for a while, as more
+    /// of them will become garbage. (Cost-benefit as Rosenblum and Ousterhout have it, 1992, counts
+    /// garbage in proportion to its age: it moves a tenth more under uniform writes.)
+    fn victims(&self, missing: usize, by_age: bool) -> Vec<u64> {
         let segments = self.segments.borrow();
         let (covered, segment_bytes, dense) = (self.covered.get(), self.grid.segment_bytes, self.dense_bytes());
         let least_gain = (segment_bytes / 64).max(BLOCK as u64);
@@ -161,16 +182,29 @@ impl<B: Backing> ThinStore<B> {
                 && segment.record.newest_sequence <= covered
                 && u64::from(segment.record.live_bytes) + least_gain <= dense
         };
-        let mut candidates: Vec<(u32, u64)> = segments
+        let (by_age, now) = (by_age && segments.len() >= AGED_SEGMENTS_MIN, self.next_sequence.get());
+        // Content that outlived a whole turn of the pool is old enough.
+        let old = segments.len() as u64 * segment_bytes / BLOCK as u64;
+        let merit = |segment: &Segment| {
+            let live = u64::from(segment.record.live_bytes);
+            let age = if by_age { (now - segment.record.newest_sequence).min(old) } else { 0 };
+            u128::from(segment_bytes - live) * u128::from(old + age) * 1024 / u128::from(segment_bytes + live)
+        };
+        let mut candidates: Vec<(Reverse<u128>, u32, u64)> = segments
             .iter()
             .filter(|(_, segment)| can_be_collected(segment))
-            .map(|(id, segment)| (segment.record.live_bytes, id))
+            .map(|(id, segment)| (Reverse(merit(segment)), segment.record.live_bytes, id))
             .collect();
-        candidates.sort_unstable();
         drop(segments);
+        // Of many, the best are enough: the rest need not be in order.
+        if candidates.len() > VICTIMS_MAX {
+            candidates.select_nth_unstable(VICTIMS_MAX);
+            candidates.truncate(VICTIMS_MAX);
+        }
+        candidates.sort_unstable();
         let mut room = self.room_for_copies();
         let mut wanted = missing as u64 * segment_bytes + 2 * self.grid.unit_bytes;
-        let is_useful = |(live, _): &&(u32, u64)| {
+        let is_useful = |(_, live, _): &&(Reverse<u128>, u32, u64)| {
             // The copies have indexes as well.
             let bytes = (u64::from(*live) * segment_bytes).div_ceil(dense);
             let fits = bytes <= room && wanted > 0;
@@ -178,7 +212,7 @@ impl<B: Backing> ThinStore<B> {
             wanted = wanted.saturating_sub(segment_bytes - bytes);
             fits
         };
-        candidates.iter().take_while(is_useful).take(VICTIMS_MAX).map(|(_, id)| *id).collect()
+        candidates.iter().take_while(is_useful).map(|(_, _, id)| *id).collect()
     }
 
     /// Whether the next checkpoint has room for more nodes.
@@ -295,16 +329,19 @@ impl<B: Backing> ThinStore<B> {
     fn used_of(&self, record: &FragmentRecord, place: StoredRange) -> Option<u16> {
         let trees = self.trees.borrow();
         let leaf = trees.leaf(record.line, record.block / LEAF_BLOCKS)?;
-        let first = (record.block % LEAF_BLOCKS) as u8;
-        let is_it = |entry: &&MapEntry| entry.stored == place && entry.first == first;
-        leaf.entries().iter().find(is_it).map(|entry| entry.used)
+        leaf.at(place, (record.block % LEAF_BLOCKS) as u8).map(|entry| entry.used)
     }
 
     /// Writes copies to runs of the collector, and has the map use them. Without `pad`, those that
     /// do not fill a run stay.
-    async fn write_copies(self: &Rc<Self>, copies: &mut VecDeque<Copy>, pad: bool) -> Result<(), BlockError> {
+    async fn write_copies(
+        self: &Rc<Self>,
+        stream: usize,
+        copies: &mut VecDeque<Copy>,
+        pad: bool,
+    ) -> Result<(), BlockError> {
         while !copies.is_empty() {
-            let segment = self.collector_segment()?;
+            let segment = self.collector_segment(stream)?;
             let room = self.segments.borrow().left(segment).min(self.run_bytes_max());
             let stored = |copy: &Copy| Some((copy.record.codec, copy.content.len()));
             let TakenRun { mut taken, is_full, .. } = take_run(copies, room, stored, Copy::divide);
@@ -323,14 +360,15 @@ impl<B: Backing> ThinStore<B> {
         Ok(())
     }
 
-    fn collector_segment(&self) -> Result<u64, BlockError> {
-        let open = self.collecting_segment.get();
-        if let Some(open) = open.filter(|open| self.segments.borrow().left(*open) > 0) {
+    fn collector_segment(&self, stream: usize) -> Result<u64, BlockError> {
+        let mut open = self.collecting_segments.get();
+        if let Some(open) = open[stream].filter(|open| self.segments.borrow().left(*open) > 0) {
             return Ok(open);
         }
-        let next = self.segments.borrow_mut().open(SegmentUse::Data).ok_or(BlockError::NoSpace)?;
-        self.collecting_segment.set(Some(next));
-        Ok(next)
+        let next = self.segments.borrow_mut().open(SegmentUse::Data, stream as u8 + 1);
+        open[stream] = Some(next.ok_or(BlockError::NoSpace)?);
+        self.collecting_segments.set(open);
+        Ok(open[stream].expect("it was just opened"))
     }
 
     async fn write_run_of_copies(self: &Rc<Self>, segment: u64, copies: &[Copy]) -> Result<(), BlockError> {

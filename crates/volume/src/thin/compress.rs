@@ -92,6 +92,16 @@ impl Compressor {
     }
 }
 
+/// The stored form of a content of whole blocks, and its codec. `None`: it is to be stored plain.
+pub fn compress(compression: Compression, content: &[u8]) -> Option<(Codec, Vec<u8>)> {
+    Compressor::default().compress(compression, content)
+}
+
+/// The content of a compressed fragment with so many blocks, 1 to 16. `None`: it is damaged.
+pub fn decompress(codec: Codec, stored: &[u8], blocks: u8) -> Option<Vec<u8>> {
+    Compressor::default().decompress(codec, stored, blocks)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,13 +1,17 @@
 //! A leaf of a volume's block map, in memory.
 
-use format::thin::WINDOW_BLOCKS;
 use format::thin::entry::MapEntry;
+use format::thin::{StoredRange, WINDOW_BLOCKS};
 use smallvec::SmallVec;
 
 /// Entries in the order of their first blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct MapLeaf {
     entries: Vec<MapEntry>,
+    /// Number of mapped blocks.
+    blocks: u64,
+    /// Live bytes of all entries.
+    live_bytes: u64,
 }
 
 /// Bytes of the group that became live or garbage: an address, and how many.
@@ -18,6 +22,10 @@ fn used_in_window(entry: &MapEntry) -> u16 {
     entry.used << (u64::from(entry.first) % WINDOW_BLOCKS)
 }
 
+fn used_blocks(entry: &MapEntry) -> u64 {
+    u64::from(entry.used.count_ones())
+}
+
 /// An entry without the blocks in `bits` of its window.
 fn without(entry: &MapEntry, bits: u16) -> MapEntry {
     let mine = bits & used_in_window(entry);
@@ -26,7 +34,9 @@ fn without(entry: &MapEntry, bits: u16) -> MapEntry {
 
 impl MapLeaf {
     pub fn new(entries: Vec<MapEntry>) -> MapLeaf {
-        MapLeaf { entries }
+        let blocks = entries.iter().map(used_blocks).sum();
+        let live_bytes = entries.iter().map(MapEntry::live_bytes).sum();
+        MapLeaf { entries, blocks, live_bytes }
     }
 
     pub fn entries(&self) -> &[MapEntry] {
@@ -53,6 +63,12 @@ impl MapLeaf {
         self.entries[self.window(window)].iter().fold(0, |bits, entry| bits | used_in_window(entry))
     }
 
+    /// The entry of a fragment at this place, if some of its blocks are used.
+    pub fn at(&self, stored: StoredRange, first: u8) -> Option<&MapEntry> {
+        let window = self.window(first / WINDOW_BLOCKS as u8);
+        self.entries[window].iter().find(|entry| entry.stored == stored && entry.first == first)
+    }
+
     /// Unmaps the blocks in `bits` of a window. Returns what became garbage.
     pub fn clear(&mut self, window: u8, bits: u16) -> LiveChanges {
         let mut changes = LiveChanges::new();
@@ -61,6 +77,8 @@ impl MapLeaf {
             if before.used == after.used {
                 continue;
             }
+            self.blocks -= used_blocks(&before) - used_blocks(&after);
+            self.live_bytes -= before.live_bytes() - after.live_bytes();
             changes.push((before.stored.address, after.live_bytes() as i64 - before.live_bytes() as i64));
             if after.used == 0 {
                 self.entries.remove(index);
@@ -80,7 +98,7 @@ impl MapLeaf {
     /// Unmaps everything. Returns what became garbage.
     pub fn clear_all(&mut self) -> LiveChanges {
         let freed = |entry: &MapEntry| (entry.stored.address, -(entry.live_bytes() as i64));
-        std::mem::take(&mut self.entries).iter().map(freed).collect()
+        std::mem::take(self).entries.iter().map(freed).collect()
     }
 
     /// Maps the used blocks of an entry, which are unmapped. Returns what became live.
@@ -88,24 +106,26 @@ impl MapLeaf {
         debug_assert_eq!(self.mapped(entry.first / WINDOW_BLOCKS as u8) & used_in_window(&entry), 0);
         let index = self.entries.partition_point(|other| other.first <= entry.first);
         self.entries.insert(index, entry);
+        self.blocks += used_blocks(&entry);
+        self.live_bytes += entry.live_bytes();
         (entry.stored.address, entry.live_bytes() as i64)
     }
 
     /// Number of mapped blocks.
     pub fn blocks(&self) -> u64 {
-        self.entries.iter().map(|entry| u64::from(entry.used.count_ones())).sum()
+        self.blocks
     }
 
     /// Live bytes of all entries.
     pub fn live_bytes(&self) -> u64 {
-        self.entries.iter().map(MapEntry::live_bytes).sum()
+        self.live_bytes
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use format::thin::{Codec, StoredRange};
+    use format::thin::Codec;
     use proptest::prelude::*;
 
     /// A random fragment: its window, first block in it, number of blocks.

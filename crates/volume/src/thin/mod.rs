@@ -60,7 +60,7 @@ mod write;
 
 pub use admit::VolumeSettings;
 pub use backing::{Allocated, ArrayBacking, Backing};
-pub use compress::Compression;
+pub use compress::{Compression, compress, decompress};
 pub use grid::Grid;
 pub use recover::OpenThinError;
 pub use segments::SegmentSums;

@@ -163,7 +163,7 @@ impl<B: Backing> ThinStore<B> {
             covered: Cell::new(anchor.covered),
             changes_since: Cell::new(anchor.next_sequence),
             intent_generation: Cell::new(anchor.intent_generation),
-            collecting_segment: Cell::new(None),
+            collecting_segments: Cell::default(),
             node_segment: Cell::new(None),
             own_nodes: RefCell::default(),
             loading: RefCell::default(),

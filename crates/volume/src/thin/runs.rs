@@ -280,7 +280,7 @@ impl<B: Backing> ThinStore<B> {
             self.work.raise();
             return None;
         }
-        let next = self.segments.borrow_mut().open(SegmentUse::Data)?;
+        let next = self.segments.borrow_mut().open(SegmentUse::Data, 0)?;
         self.queue.borrow_mut().open = Some(next);
         Some(next)
     }

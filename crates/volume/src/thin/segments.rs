@@ -26,6 +26,8 @@ pub(super) struct Segment {
     pub record: SegmentRecord,
     /// Runs in it that are being written, or are not in the map yet.
     pub in_flight: u32,
+    /// How often its content was moved by the collector, at least. Not known after a start.
+    pub moves: u8,
     /// A fragment in it could not be read. It is not collected.
     pub unreadable: bool,
 }
@@ -49,6 +51,8 @@ pub(super) struct SegmentTable {
     grid: Grid,
     segments: BTreeMap<u64, Segment>,
     free: BTreeSet<u64>,
+    /// Segments that may have nothing live: those that can be freed are among them.
+    empty: BTreeSet<u64>,
     /// Number of segments that are to be discarded.
     freed: usize,
     /// Leaves of the table that changed since the last checkpoint.
@@ -65,6 +69,7 @@ impl SegmentTable {
             grid,
             segments: BTreeMap::new(),
             free: BTreeSet::new(),
+            empty: BTreeSet::new(),
             freed: 0,
             dirty: BTreeSet::new(),
             live_data: 0,
@@ -77,8 +82,10 @@ impl SegmentTable {
     pub fn add(&mut self, id: u64, record: SegmentRecord) {
         let is_free = record.used_for == SegmentUse::Free;
         let state = if is_free { SegmentState::Freed } else { SegmentState::Closed };
-        let replaced = self.segments.insert(id, Segment { state, record, in_flight: 0, unreadable: false });
+        let segment = Segment { state, record, in_flight: 0, moves: 0, unreadable: false };
+        let replaced = self.segments.insert(id, segment);
         debug_assert!(replaced.is_none(), "segment {id} twice");
+        self.note_empty(id);
         self.freed += usize::from(is_free);
         *self.live_of(record.used_for) += u64::from(record.live_bytes);
     }
@@ -94,6 +101,15 @@ impl SegmentTable {
         (record.used_for, record.filled_bytes) = (SegmentUse::Data, filled_bytes);
         record.newest_sequence = record.newest_sequence.max(newest_sequence);
         self.mark_dirty(id);
+        self.note_empty(id);
+    }
+
+    /// Has a segment looked at by [`SegmentTable::free_unused`], if nothing in it is live.
+    fn note_empty(&mut self, id: u64) {
+        let segment = &self.segments[&id];
+        if segment.state == SegmentState::Closed && segment.record.live_bytes == 0 {
+            self.empty.insert(id);
+        }
     }
 
     pub fn get(&self, id: u64) -> Option<&Segment> {
@@ -117,11 +133,11 @@ impl SegmentTable {
         self.segments.len()
     }
 
-    /// Opens the first free segment.
-    pub fn open(&mut self, used_for: SegmentUse) -> Option<u64> {
+    /// Opens the first free segment, for content that the collector has moved so often.
+    pub fn open(&mut self, used_for: SegmentUse, moves: u8) -> Option<u64> {
         let id = self.free.pop_first()?;
         let segment = self.segments.get_mut(&id).expect("a segment of the store");
-        segment.state = SegmentState::Open;
+        (segment.state, segment.moves) = (SegmentState::Open, moves);
         segment.record = SegmentRecord { used_for, ..SegmentRecord::default() };
         self.mark_dirty(id);
         Some(id)
@@ -141,12 +157,14 @@ impl SegmentTable {
             segment.state = SegmentState::Closed;
         }
         self.mark_dirty(id);
+        self.note_empty(id);
         self.grid.start(id) + start
     }
 
     /// Ends the filling of a segment.
     pub fn close(&mut self, id: u64) {
         self.segments.get_mut(&id).expect("a segment of the store").state = SegmentState::Closed;
+        self.note_empty(id);
     }
 
     /// Bytes that are left in an open segment.
@@ -187,6 +205,7 @@ impl SegmentTable {
         *live = all.unwrap_or(*live);
         self.is_damaged |= segment.is_none() || all.is_none();
         self.mark_dirty(self.grid.segment_of(address));
+        self.note_empty(self.grid.segment_of(address));
     }
 
     /// Whether a stored range lies in a segment with content of this kind.
@@ -213,8 +232,13 @@ impl SegmentTable {
                 && segment.in_flight == 0
                 && segment.record.newest_sequence <= covered
         };
-        let unused: Vec<u64> = self.iter().filter(|(_, segment)| is_unused(segment)).map(|(id, _)| id).collect();
+        self.empty.retain(|id| {
+            let segment = &self.segments[id];
+            segment.state == SegmentState::Closed && segment.record.live_bytes == 0
+        });
+        let unused: Vec<u64> = self.empty.iter().filter(|id| is_unused(&self.segments[*id])).copied().collect();
         for &id in &unused {
+            self.empty.remove(&id);
             let segment = self.segments.get_mut(&id).expect("it was just seen");
             segment.state = SegmentState::Freed;
             segment.record = SegmentRecord::default();

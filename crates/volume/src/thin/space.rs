@@ -25,6 +25,7 @@ use format::thin::record::RECORD_BYTES;
 use format::thin::segment::SEGMENTS_PER_LEAF;
 
 use super::backing::Backing;
+use super::collect::STREAMS;
 use super::segments::SegmentSums;
 use super::store::ThinStore;
 
@@ -45,10 +46,14 @@ const CHECKPOINT_BYTES_MIN: u64 = 128 << 10;
 const LIVE_SHARE: (u64, u64) = (15, 16);
 
 /// Segments that are neither free nor collected: with anchors, and those that are being filled.
-const OTHER_SEGMENTS: usize = 4;
+const OTHER_SEGMENTS: usize = 3 + STREAMS;
 
 /// Segments that users can fill before they wait for the collector: a write and its index.
 const WRITE_SEGMENTS: usize = 2;
+
+/// The collector works ahead by one segment in so many, and at most by so many.
+const AHEAD_SHARE: usize = 256;
+const AHEAD_SEGMENTS_MAX: usize = 32;
 
 /// Bytes that a pending leaf adds to the next checkpoint: the leaf, and two full nodes above it.
 const LEAF_PATH_BYTES: u64 =
@@ -154,11 +159,11 @@ impl<B: Backing> ThinStore<B> {
         needed <= left + free as u64 * self.grid.segment_bytes
     }
 
-    /// Free segments that are missing until users need not wait. With `early`, until they will not
-    /// have to for some time.
-    pub(super) fn missing_segments(&self, early: bool) -> usize {
+    /// Free segments that are missing until users need not wait, and can fill `steps` times
+    /// [`AHEAD_SEGMENTS_MAX`] without it, or fewer in a small pool. These segments are no spare.
+    pub(super) fn missing_segments(&self, steps: usize) -> usize {
         let segments = self.segments.borrow();
-        let ahead = if early { segments.len() / 64 } else { 0 };
+        let ahead = steps * (segments.len() / AHEAD_SHARE).min(AHEAD_SEGMENTS_MAX);
         let wanted = self.reserved_segments(segments.len()) + self.queued_segments() + WRITE_SEGMENTS + ahead;
         wanted.saturating_sub(segments.free_count())
     }

@@ -16,6 +16,7 @@ use format::{BLOCK, Uuid};
 
 use super::admit::VolumeSettings;
 use super::backing::Backing;
+use super::collect::STREAMS;
 use super::compress::Compressor;
 use super::frames::{Frame, Frames};
 use super::grid::Grid;
@@ -89,8 +90,8 @@ pub struct ThinStore<B: Backing> {
     /// The number of the next write at the newest checkpoint.
     pub(super) changes_since: Cell<u64>,
     pub(super) intent_generation: Cell<u64>,
-    /// The segment that is being filled by the collector.
-    pub(super) collecting_segment: Cell<Option<u64>>,
+    /// The segments that are being filled by the collector, by its streams.
+    pub(super) collecting_segments: Cell<[Option<u64>; STREAMS]>,
     /// The segment that is being filled with nodes.
     pub(super) node_segment: Cell<Option<u64>>,
     /// Where the nodes of the store's own trees are.

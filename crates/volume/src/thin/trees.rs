@@ -1,6 +1,7 @@
 //! The block maps of all volumes, in memory: radix trees, whose leaves are loaded when they are
 //! needed. Inner nodes stay once they were loaded; they are a small part of the whole.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::thin::StoredRange;
@@ -105,8 +106,10 @@ pub(super) struct Trees {
     nodes: BTreeMap<NodeId, Node>,
     /// Lines whose records changed since the last checkpoint.
     pub dirty_lines: BTreeSet<u32>,
-    /// Leaves by their last use.
+    /// Clean leaves by their last use.
     by_use: BTreeMap<u64, NodeId>,
+    /// All leaves in memory.
+    leaves: usize,
     uses: u64,
     /// Bytes of the dirty nodes.
     dirty_bytes: u64,
@@ -125,8 +128,12 @@ fn index_at(leaf: u64, level: u8) -> u64 {
 }
 
 impl Trees {
-    /// Finds a leaf from the root on.
+    /// Finds a leaf: in memory, or from the root on.
     pub fn lookup(&mut self, line: u32, leaf: u64) -> Lookup {
+        if self.nodes.contains_key(&leaf_id(line, leaf)) {
+            self.touch(leaf_id(line, leaf));
+            return Lookup::Ready;
+        }
         let Some(Line { root: Some(root), root_level, .. }) = self.lines.get(&line) else { return Lookup::Unmapped };
         let (mut child, root_level) = (*root, *root_level);
         if index_at(leaf, root_level) != 0 {
@@ -136,10 +143,7 @@ impl Trees {
             let id = NodeId { line, level, index: index_at(leaf, level) };
             match self.nodes.get(&id).map(|node| &node.content) {
                 None => return Lookup::Load(id, child.stored.expect("a node without bytes is in memory")),
-                Some(NodeContent::Leaf(_)) => {
-                    self.touch(id);
-                    return Lookup::Ready;
-                }
+                Some(NodeContent::Leaf(_)) => unreachable!("it is not in memory"),
                 Some(NodeContent::Inner(children)) => match children.get(&slot_at(leaf, level)) {
                     Some(next) => child = *next,
                     None => return Lookup::Unmapped,
@@ -152,15 +156,24 @@ impl Trees {
     /// A node was read. A leaf is not evicted before the task that waits for it has looked it up.
     /// Otherwise many tasks with a small cache could load leaves for ever.
     pub fn loaded(&mut self, id: NodeId, content: NodeContent, generation: u64) {
-        self.nodes.entry(id).or_insert(Node { content, is_dirty: false, generation, used: 0 });
+        if let Entry::Vacant(place) = self.nodes.entry(id) {
+            place.insert(Node { content, is_dirty: false, generation, used: 0 });
+            self.leaves += usize::from(id.level == 0);
+        }
     }
 
     fn touch(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
+        // The order need not be exact: most uses change nothing.
+        if node.used > 0 && self.uses - node.used < (self.leaves / 8) as u64 {
+            return;
+        }
         self.by_use.remove(&node.used);
         self.uses += 1;
         node.used = self.uses;
-        self.by_use.insert(node.used, id);
+        if !node.is_dirty {
+            self.by_use.insert(node.used, id);
+        }
     }
 
     pub fn leaf(&self, line: u32, leaf: u64) -> Option<&MapLeaf> {
@@ -200,7 +213,9 @@ impl Trees {
         let id = leaf_id(line, leaf);
         let node = Node::new_dirty(NodeContent::Leaf(MapLeaf::default()));
         self.dirty_bytes += node.dirty_bytes();
-        self.nodes.insert(id, node);
+        if self.nodes.insert(id, node).is_none() {
+            self.leaves += 1;
+        }
         self.touch(id);
     }
 
@@ -208,6 +223,7 @@ impl Trees {
     pub fn change<T>(&mut self, line: u32, leaf: u64, change: impl FnOnce(&mut MapLeaf) -> T) -> T {
         let id = leaf_id(line, leaf);
         let node = self.nodes.get_mut(&id).expect("the leaf is in memory");
+        self.by_use.remove(&node.used);
         let (result, blocks, live_bytes) = change_node(node, &mut self.dirty_bytes, |content| {
             let NodeContent::Leaf(content) = content else { unreachable!("level 0 is a leaf") };
             let (blocks, live_bytes) = (content.blocks() as i64, content.live_bytes() as i64);
@@ -222,6 +238,9 @@ impl Trees {
     /// in memory.
     pub fn rewrite(&mut self, id: NodeId) {
         let node = self.nodes.get_mut(&id).expect("the node is in memory");
+        if id.level == 0 {
+            self.by_use.remove(&node.used);
+        }
         change_node(node, &mut self.dirty_bytes, |_| ());
         self.mark_path(id, 0, 0);
     }
@@ -252,6 +271,9 @@ impl Trees {
         let node = self.nodes.get_mut(&id).expect("a dirty node is in memory");
         self.dirty_bytes -= node.dirty_bytes();
         (node.is_dirty, node.generation) = (false, generation);
+        if id.level == 0 {
+            self.by_use.insert(node.used, id);
+        }
         encode(&node.content)
     }
 
@@ -312,7 +334,10 @@ impl Trees {
             change_node(node, &mut self.dirty_bytes, |content| inner(content).remove(&(slot as u8)));
         }
         if let Some(node) = self.nodes.remove(&id) {
-            self.by_use.remove(&node.used);
+            if id.level == 0 {
+                self.by_use.remove(&node.used);
+                self.leaves -= 1;
+            }
             self.dirty_bytes -= node.dirty_bytes();
         }
     }
@@ -320,13 +345,11 @@ impl Trees {
     /// Removes the least recently used leaves that are neither dirty nor maybe not on the drives,
     /// until there are at most `leaves`.
     pub fn evict(&mut self, leaves: usize, durable: u64) {
-        let excess = self.by_use.len().saturating_sub(leaves);
-        let is_clean = |id: &NodeId| {
-            let node = &self.nodes[id];
-            !node.is_dirty && node.generation <= durable
-        };
-        let oldest: Vec<(u64, NodeId)> =
-            self.by_use.iter().filter(|(_, id)| is_clean(id)).take(excess).map(|(used, id)| (*used, *id)).collect();
+        let excess = self.leaves.saturating_sub(leaves);
+        let is_durable = |id: &NodeId| self.nodes[id].generation <= durable;
+        let clean = self.by_use.iter().map(|(used, id)| (*used, *id));
+        let oldest: Vec<(u64, NodeId)> = clean.take(2 * excess).filter(|(_, id)| is_durable(id)).take(excess).collect();
+        self.leaves -= oldest.len();
         for (used, id) in oldest {
             self.by_use.remove(&used);
             self.nodes.remove(&id);

@@ -9,21 +9,18 @@
 //!   checksums. All other groups have the log and no checksums.
 //! - Random writes: first writes to new space, and read-modify-write.
 
-mod group;
-mod load;
-
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bench::group::{Group, Protection};
+use bench::load::{self, Rng, shuffled, turn, turn_of};
 use bench::process::go_first;
 use bench::report::{Report, Row, Target};
 use bench::rounds::{Basis, Rounds};
 use clap::Parser;
 use drive::{Buf, Drive, Env};
 use format::Level;
-use group::{Group, Protection};
-use load::{Rng, shuffled, turn, turn_of};
 use mimalloc::MiMalloc;
 use runtime::{Config, Runtime, ShardEnv};
 

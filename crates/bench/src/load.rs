@@ -5,7 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use bench::rounds::Sample;
+use crate::rounds::Sample;
 use drive::{Buf, Env, Nanos, oneshot};
 use runtime::ShardEnv;
 use rustix::time::{ClockId, clock_gettime};
@@ -14,9 +14,11 @@ use rustix::time::{ClockId, clock_gettime};
 const LOOK_EVERY: u64 = 64;
 
 /// Random numbers: xorshift, seeded by a multiple of the golden ratio.
+#[derive(Debug)]
 pub struct Rng(u64);
 
 impl Rng {
+    /// A generator for each seed.
     pub fn new(seed: u64) -> Rng {
         Rng((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }

@@ -1,0 +1,432 @@
+//! A thin volume beside the group that it is in: RAID 6 with 4+2 memory drives, on one core.
+//!
+//! The pool has the first half of the group, and the second half is written directly, as a direct
+//! volume would. The pool is brought to a steady state first: every block of the volume was
+//! overwritten several times, and garbage collection runs all the time.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bench::group::{Group, Protection};
+use bench::load::{Pace, Rng, turn};
+use bench::process::go_first;
+use bench::report::{Report, Row, Target};
+use bench::rounds::{Basis, Rounds, Sample};
+use clap::Parser;
+use drive::{Block, Buf, BufMut, Env};
+use format::{BLOCK, ExtentRecord, Level};
+use mimalloc::MiMalloc;
+use runtime::{Config, Runtime, ShardEnv};
+use volume::thin::{ArrayBacking, Compression, Grid, Thin, ThinStore, Tuning, VolumeSettings};
+
+const BLOCK_BYTES: u64 = BLOCK as u64;
+const MIB: u64 = 1 << 20;
+
+/// The allocator of `purlind`.
+#[global_allocator]
+static HEAP: MiMalloc = MiMalloc;
+
+/// Benchmarks thin volumes on one core over memory drives.
+#[derive(Parser, Clone)]
+struct Arguments {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Alternating rounds; their median is reported
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(3..))]
+    rounds: u16,
+    /// Length of one turn of one contender
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
+    turn_ms: u64,
+    /// Core; default: the last one that this program may use
+    #[arg(long)]
+    core: Option<usize>,
+    /// Total memory of the drives of a group
+    #[arg(long, default_value_t = 2304, value_parser = clap::value_parser!(u64).range(512..))]
+    drives_mib: u64,
+    /// Requests in flight
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
+    depth: u64,
+    /// Directory of files whose stored size is compared with LZ4
+    #[arg(long, default_value = "/usr/lib")]
+    files: PathBuf,
+    /// Only one of: writes, lz4, reads, amplification, size
+    #[arg(long, value_parser = ["writes", "lz4", "reads", "amplification", "size"])]
+    only: Option<String>,
+}
+
+impl Arguments {
+    fn has(&self, part: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| only == part)
+    }
+
+    fn turn(&self) -> Duration {
+        Duration::from_millis(self.turn_ms)
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let first = go_first();
+    let (rounds, json) = (usize::from(arguments.rounds), arguments.json);
+    Report::run("thin", rounds, json, |report| {
+        report.rows = run(arguments)?;
+        report.notes = vec![
+            "Targets of speed are judged by CPU time of the shard's thread, with all garbage collection in it.".into(),
+            "Spare: the part of the segments that clients may fill, beside the pool's reserves, that is not live. Write amplification counts runs of clients and of the collector, with their indexes.".into(),
+        ];
+        report.note_priority(first);
+        Ok(())
+    })
+}
+
+fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
+    let config = Config::default();
+    let core = arguments.core.or(config.cores.last().copied()).ok_or("this program may use no core")?;
+    let runtime = Runtime::start(Config { cores: vec![core], ..config })?;
+    let rows = runtime.shard(0).call(move || async move {
+        let mut rows = Vec::new();
+        if arguments.has("writes") {
+            rows.extend(writes(&arguments, Compression::Off, 1.5).await?);
+        }
+        if arguments.has("lz4") {
+            rows.extend(writes(&arguments, Compression::Lz4, 0.8).await?);
+            rows.extend(incompressible(&arguments).await?);
+        }
+        if arguments.has("reads") {
+            rows.extend(reads(&arguments).await?);
+        }
+        if arguments.has("amplification") {
+            for (spare, hot, most) in
+                [(0.07, false, 7.15 * 1.05), (0.20, false, 2.68 * 1.05), (0.28, false, 1.99 * 1.05), (0.20, true, 2.6)]
+            {
+                rows.push(amplification(&arguments, spare, hot, most).await?);
+            }
+        }
+        if arguments.has("size") {
+            rows.push(size(&arguments).await?);
+        }
+        Ok::<_, String>(rows)
+    });
+    let rows = rows.wait()??;
+    runtime.stop();
+    Ok(rows)
+}
+
+type Store = ThinStore<ArrayBacking<ShardEnv>>;
+
+/// A group with a pool in its first half.
+struct Bench {
+    group: Group,
+    store: Rc<Store>,
+    volume: Thin<ArrayBacking<ShardEnv>>,
+    blocks: u64,
+    /// The half that is written directly.
+    direct: std::ops::Range<u64>,
+}
+
+/// The contents of writes: many different blocks, of which half compresses well, or nothing does.
+struct Contents(Vec<Buf>);
+
+impl Contents {
+    fn new(compress: bool) -> Contents {
+        let mut rng = Rng::new(77);
+        let contents = (0..256).map(|_| {
+            let mut bytes = BufMut::zeroed(BLOCK);
+            let noise = if compress { BLOCK / 2 } else { BLOCK };
+            for word in bytes[..noise].chunks_mut(8) {
+                word.copy_from_slice(&(rng.below(u64::MAX) ^ rng.below(u64::MAX) << 7).to_le_bytes());
+            }
+            bytes.freeze()
+        });
+        Contents(contents.collect())
+    }
+
+    fn any(&self, rng: &mut Rng) -> Buf {
+        self.0[rng.below(self.0.len() as u64) as usize].clone()
+    }
+}
+
+impl Bench {
+    /// A pool in which a volume takes all but `spare` of the segments that clients may fill.
+    async fn make(
+        arguments: &Arguments,
+        spare: f64,
+        compression: Compression,
+        tuning: Tuning,
+    ) -> Result<Bench, String> {
+        let protection = Protection::LOG_AND_CHECKSUMS;
+        let group = Group::make("thin", Level::Raid6, 6, arguments.drives_mib * MIB, protection).await?;
+        let grid = Grid::plan(&group.array.shared().geometry);
+        let half = group.array.size_bytes() / 2 / grid.segment_bytes;
+        let direct = half * grid.segment_bytes..group.array.size_bytes() / MIB * MIB;
+        let extents = [ExtentRecord { start_byte: 0, len_bytes: half * grid.segment_bytes }];
+        if !group.array.add_intent_log().await.map_err(|error| error.to_string())? {
+            return Err("there is no room for the intent log".to_owned());
+        }
+        let backing = || ArrayBacking::new(ShardEnv::current(), group.array.clone());
+        let array = group.array.shared().array;
+        Store::create(&backing(), array, [7; 16], grid, &extents).await.map_err(|error| error.to_string())?;
+        let store = Store::open(backing(), array, grid, &extents, tuning).await.map_err(|error| error.to_string())?;
+        store.set_settings(1, VolumeSettings { compression, ..VolumeSettings::default() });
+        // The limit is 15/16 of what the segments hold that clients may fill.
+        let held = store.space().limit as f64 * 16.0 / 15.0;
+        let blocks = (held * (1.0 - spare)) as u64 / BLOCK_BYTES;
+        let volume = Thin::new(store.clone(), 1, blocks * BLOCK_BYTES);
+        Ok(Bench { group, store, volume, blocks, direct })
+    }
+
+    /// Writes the volume once, and then overwrites it `times` times in random order.
+    async fn settle(&self, arguments: &Arguments, contents: &Rc<Contents>, times: f64, hot: bool) -> Sample {
+        let mut rng = Rng::new(5);
+        for start in (0..self.blocks).step_by(16) {
+            let count = 16.min(self.blocks - start);
+            let mut data = BufMut::zeroed((count * BLOCK_BYTES) as usize);
+            data.chunks_mut(BLOCK).for_each(|block| block.copy_from_slice(&contents.any(&mut rng)));
+            self.volume.write(start * BLOCK_BYTES, data.freeze(), false).await.expect("there is space");
+        }
+        self.overwrite(arguments, contents, (self.blocks as f64 * times) as u64, hot).await
+    }
+
+    /// Overwrites so many random blocks. `hot`: four of five writes go to a fifth of the blocks.
+    async fn overwrite(&self, arguments: &Arguments, contents: &Rc<Contents>, count: u64, hot: bool) -> Sample {
+        let left = Rc::new(std::cell::Cell::new(count));
+        let sample = turn(arguments.depth, Duration::from_secs(3600), |seed, _: Rc<Pace>| {
+            let (volume, contents, blocks, left) = (self.volume.clone(), contents.clone(), self.blocks, left.clone());
+            let mut rng = Rng::new(seed + 91 * count);
+            async move {
+                while left.get() > 0 {
+                    left.set(left.get() - 1);
+                    let block = match hot {
+                        true if rng.below(5) < 4 => rng.below(blocks / 5),
+                        true => blocks / 5 + rng.below(blocks - blocks / 5),
+                        false => rng.below(blocks),
+                    };
+                    let data = contents.any(&mut rng);
+                    volume.write(block * BLOCK_BYTES, data, false).await.expect("there is space");
+                }
+            }
+        });
+        Sample { amount: count as f64, ..sample.await }
+    }
+
+    /// Rounds of 4 KiB overwrites or reads: of the volume, and directly.
+    async fn rounds(&self, arguments: &Arguments, contents: &Rc<Contents>, reads: bool) -> Rounds {
+        let mut rounds = Rounds::new(2);
+        for round in 0..=usize::from(arguments.rounds) {
+            for contender in Rounds::order(2, round) {
+                let sample = turn(arguments.depth, arguments.turn(), |seed, pace| {
+                    let (volume, array, env) = (self.volume.clone(), self.group.array.clone(), ShardEnv::current());
+                    let (contents, direct, blocks) = (contents.clone(), self.direct.clone(), self.blocks);
+                    let mut rng = Rng::new(seed + 1000 * round as u64);
+                    async move {
+                        let places = (direct.end - direct.start) / BLOCK_BYTES;
+                        while pace.goes_on() {
+                            let data = contents.any(&mut rng);
+                            let (thin, place) = (rng.below(blocks), direct.start + rng.below(places) * BLOCK_BYTES);
+                            match (contender, reads) {
+                                (0, true) => drop(volume.read(thin * BLOCK_BYTES, env.alloc(BLOCK)).await),
+                                (0, false) => volume.write(thin * BLOCK_BYTES, data, false).await.expect("space"),
+                                (_, true) => drop(array.read(place, env.alloc(BLOCK)).await),
+                                (_, false) => array.write(place, data, false).await.expect("memory does not fail"),
+                            }
+                        }
+                    }
+                });
+                let sample = sample.await;
+                if round > 0 {
+                    rounds.add(contender, sample);
+                }
+            }
+        }
+        rounds
+    }
+
+    /// Writes the direct half once.
+    async fn fill_direct(&self, contents: &Contents) {
+        let mut rng = Rng::new(3);
+        for at in self.direct.clone().step_by(MIB as usize) {
+            let mut data = BufMut::zeroed(MIB as usize);
+            data.chunks_mut(BLOCK).for_each(|block| block.copy_from_slice(&contents.any(&mut rng)));
+            self.group.array.write(at, data.freeze(), false).await.expect("memory does not fail");
+        }
+    }
+
+    async fn close(self) -> Result<(), String> {
+        let Bench { group, store, volume, .. } = self;
+        store.stop().await.map_err(|error| error.to_string())?;
+        drop((store, volume));
+        // Discards reach the drives a little later.
+        ShardEnv::current().sleep(Duration::from_millis(500)).await;
+        group.close().await
+    }
+}
+
+/// Overwrites at 20% spare: CPU time, and drive operations.
+async fn writes(arguments: &Arguments, compression: Compression, target: f64) -> Result<Vec<Row>, String> {
+    let contents = Rc::new(Contents::new(compression != Compression::Off));
+    let bench = Bench::make(arguments, 0.2, compression, Tuning::default()).await?;
+    bench.fill_direct(&contents).await;
+    bench.settle(arguments, &contents, 3.0, false).await;
+    let name = match compression {
+        Compression::Off => "4 KiB random overwrites, 20% spare",
+        _ => "4 KiB random overwrites, LZ4, half compresses",
+    };
+    let rounds = bench.rounds(arguments, &contents, false).await;
+    let target = Some(Target::AtLeast(target));
+    let mut rows = vec![
+        Row::of((name, "IOPS"), &rounds, Basis::Cpu, 0, (1, "direct"), target),
+        Row::of((name, "IOPS"), &rounds, Basis::Wall, 0, (1, "direct"), None),
+    ];
+    if compression == Compression::Off {
+        let (count, before) = (bench.blocks, bench.group.drive_counts());
+        bench.overwrite(arguments, &contents, count, false).await;
+        bench.volume.flush().await.map_err(|error| error.to_string())?;
+        let after = bench.group.drive_counts();
+        let each = |operations: u64| operations as f64 / count as f64;
+        let (reads, writes) = (each(after.0 - before.0), each(after.1 - before.1));
+        rows.push(Row::within("drive reads per such overwrite", "reads", &[reads], 0.75));
+        rows.push(Row::within("drive reads and writes per such overwrite", "operations", &[reads + writes], 0.75));
+    }
+    bench.close().await?;
+    if compression == Compression::Off {
+        rows.extend(single(arguments).await?);
+    }
+    Ok(rows)
+}
+
+/// Single writes with FUA to a new volume: nothing is collected meanwhile.
+async fn single(arguments: &Arguments) -> Result<Vec<Row>, String> {
+    const COUNT: u64 = 40;
+    let bench = Bench::make(arguments, 0.5, Compression::Off, Tuning::default()).await?;
+    let (data, before) = (Buf::zeroes(BLOCK), bench.group.drive_counts());
+    for block in 0..COUNT {
+        bench.volume.write(block * 50 * BLOCK_BYTES, data.clone(), true).await.expect("there is space");
+    }
+    let after = bench.group.drive_counts();
+    let each = |operations: u64| operations as f64 / COUNT as f64;
+    bench.close().await?;
+    Ok(vec![
+        Row::within("drive writes per single 4 KiB FUA write", "writes", &[each(after.1 - before.1)], 3.2),
+        Row::within("drive reads per single 4 KiB FUA write", "reads", &[each(after.0 - before.0)], 0.1),
+    ])
+}
+
+/// Random data with LZ4 beside the same without.
+async fn incompressible(arguments: &Arguments) -> Result<Vec<Row>, String> {
+    let contents = Rc::new(Contents::new(false));
+    let mut rounds = Rounds::new(2);
+    let mut stored = [0, 0];
+    for round in 0..usize::from(arguments.rounds) {
+        for contender in Rounds::order(2, round) {
+            let compression = [Compression::Lz4, Compression::Off][contender];
+            let bench = Bench::make(arguments, 0.5, compression, Tuning::default()).await?;
+            rounds.add(contender, bench.settle(arguments, &contents, 0.5, false).await);
+            bench.store.land_all().await.map_err(|error| error.to_string())?;
+            stored[contender] = bench.store.mapped(1).1;
+            bench.close().await?;
+        }
+    }
+    let what = "random data with LZ4";
+    Ok(vec![
+        Row::of((what, "CPU s"), &rounds, Basis::Cost, 0, (1, "compression off"), Some(Target::AtMost(1.15))),
+        Row::count(
+            "stored size of random data with LZ4",
+            "bytes",
+            stored[0] as f64,
+            stored[1] as f64,
+            Target::AtMost(1.01),
+        ),
+    ])
+}
+
+/// Random reads, with the map in memory and without.
+async fn reads(arguments: &Arguments) -> Result<Vec<Row>, String> {
+    let contents = Rc::new(Contents::new(false));
+    let bench = Bench::make(arguments, 0.2, Compression::Off, Tuning::default()).await?;
+    bench.fill_direct(&contents).await;
+    bench.settle(arguments, &contents, 1.0, false).await;
+    bench.store.land_all().await.map_err(|error| error.to_string())?;
+    let rounds = bench.rounds(arguments, &contents, true).await;
+    let what = ("4 KiB random reads, map in memory", "IOPS");
+    let mut rows = vec![Row::of(what, &rounds, Basis::Cpu, 0, (1, "direct"), Some(Target::AtLeast(0.85)))];
+    bench.close().await?;
+    let tuning = Tuning { cached_leaves_max: 16, ..Tuning::default() };
+    let bench = Bench::make(arguments, 0.2, Compression::Off, tuning).await?;
+    bench.settle(arguments, &contents, 0.5, false).await;
+    bench.store.checkpoint().await.map_err(|error| error.to_string())?;
+    let (count, before, mut rng) = (4000, bench.group.drive_counts(), Rng::new(8));
+    for _ in 0..count {
+        let at = rng.below(bench.blocks) * BLOCK_BYTES;
+        drop(bench.volume.read(at, ShardEnv::current().alloc(BLOCK)).await);
+    }
+    let reads = (bench.group.drive_counts().0 - before.0) as f64 / f64::from(count);
+    rows.push(Row::within("drive reads per 4 KiB read, map not in memory", "reads", &[reads], 3.0));
+    bench.close().await?;
+    Ok(rows)
+}
+
+/// Write amplification in the steady state.
+async fn amplification(arguments: &Arguments, spare: f64, hot: bool, most: f64) -> Result<Row, String> {
+    let contents = Rc::new(Contents::new(false));
+    let bench = Bench::make(arguments, spare, Compression::Off, Tuning::default()).await?;
+    bench.settle(arguments, &contents, 4.0, hot).await;
+    let before = bench.store.counts();
+    let count = 2 * bench.blocks;
+    bench.overwrite(arguments, &contents, count, hot).await;
+    let after = bench.store.counts();
+    let bytes = after.data_run_bytes - before.data_run_bytes + after.collected_run_bytes - before.collected_run_bytes;
+    let load = if hot { "80% of writes to 20%" } else { "uniform" };
+    let what = format!("write amplification, {load}, {:.0}% spare", spare * 100.0);
+    let row = Row::within(&what, "bytes per byte", &[bytes as f64 / (count * BLOCK_BYTES) as f64], most);
+    let maps = (after.node_run_bytes - before.node_run_bytes) as f64 / (count * BLOCK_BYTES) as f64;
+    eprintln!("{what}: maps add {maps:.3}");
+    bench.close().await?;
+    Ok(row)
+}
+
+/// The stored size of files beside LZ4 alone in pieces of the same size.
+async fn size(arguments: &Arguments) -> Result<Row, String> {
+    const PIECE: usize = 4 * BLOCK;
+    let bench = Bench::make(arguments, 0.2, Compression::Lz4, Tuning::default()).await?;
+    let room = bench.blocks as usize * BLOCK / 2;
+    let mut image = Vec::new();
+    add_files(&arguments.files, room, &mut image);
+    image.resize(image.len().next_multiple_of(16 * BLOCK), 0);
+    let ideal: usize = image.chunks(PIECE).map(|piece| lz4_flex::block::compress(piece).len().min(piece.len())).sum();
+    for (index, piece) in image.chunks(16 * BLOCK).enumerate() {
+        let data = Buf::from(piece.to_vec());
+        bench.volume.write((index * 16 * BLOCK) as u64, data, false).await.map_err(|error| error.to_string())?;
+    }
+    bench.store.land_all().await.map_err(|error| error.to_string())?;
+    bench.store.checkpoint().await.map_err(|error| error.to_string())?;
+    let sums = bench.store.space().segments;
+    let stored = (sums.live_data + sums.live_nodes) as f64;
+    let what = format!("LZ4 size of {} MiB of files per stored byte, maps counted", image.len() / MIB as usize);
+    let row = Row::count(&what, "bytes", ideal as f64, stored, Target::AtLeast(0.95));
+    bench.close().await?;
+    Ok(row)
+}
+
+/// The files below a directory, each in whole blocks, as in a file system.
+fn add_files(directory: &Path, room: usize, image: &mut Vec<u8>) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        let Ok(kind) = path.symlink_metadata().map(|data| data.file_type()) else { continue };
+        if kind.is_dir() {
+            add_files(&path, room, image);
+        } else if kind.is_file()
+            && let Ok(bytes) = std::fs::read(&path)
+        {
+            image.extend(&bytes[..bytes.len().min(room.saturating_sub(image.len()))]);
+            image.resize(image.len().next_multiple_of(BLOCK), 0);
+        }
+        if image.len() >= room {
+            return;
+        }
+    }
+}
