@@ -33,7 +33,6 @@ impl Protection {
 }
 
 /// A group, its drives, and their counters.
-
 pub struct Group {
     /// The group.
     pub array: Array<ShardEnv>,

@@ -12,6 +12,7 @@ p volume create tank/v --thin --size 1GiB --compress lz4 --quota 64MiB >&2
 p export create tank/v --ublk >&2
 p export create tank/v --nbd "unix:$NBD" >&2
 p export create tank/v --nvme-tcp 127.0.0.1:4420 --allow-any-host >&2
+HOST=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555
 NQN=$(json '[.exports[].nqn | values][0]' export list)
 
 # The three have the same size, and their own page caches, which fio goes past.
@@ -27,7 +28,7 @@ device_of() {
 is_there() { [[ -b $(device_of "$1") ]]; }
 attach() {
     nbd_attach tank/v
-    nvme connect -t tcp -a 127.0.0.1 -s 4420 -n "$NQN" -i 2 --ctrl-loss-tmo 60 --reconnect-delay 1 >&2
+    nvme connect -t tcp -a 127.0.0.1 -s 4420 -n "$NQN" --hostnqn "$HOST" --hostid "${HOST##*:}" -i 2 --ctrl-loss-tmo 60 --reconnect-delay 1 >&2
     for client in ublk nbd nvme; do wait_for 20 is_there $client; done
 }
 # fio over CLIENT with SEED, at 512 MiB: half of each buffer compresses.
@@ -50,7 +51,7 @@ sync
 nvme id-ns "$(device_of nvme)" | grep -E '^(nsze|ncap|nsfeat)' | tr -s ' '
 used=$(nvme id-ns "$(device_of nvme)" | awk '$1 == "nuse" { print $3 }')
 ((used >= (4 << 20) / 4096 && used <= (16 << 20) / 4096)) && echo "nuse counts the blocks that were written"
-dd if=/dev/urandom of=/dev/purlin/tank/v bs=1M seek=100 count=64 oflag=direct 2>&1 | grep -o 'No space left on device'
+{ dd if=/dev/urandom of=/dev/purlin/tank/v bs=1M seek=100 count=64 oflag=direct 2>&1 || true; } | grep -o 'No space left on device'
 nvme disconnect -n "$NQN" >&2
 nbd_detach
 stop_daemon KILL

@@ -245,7 +245,7 @@ fn node(input: &[u8]) {
         }),
     };
     match again {
-        // Reserved bytes may differ. What is written again is stable.
+        // Reserved bytes may differ, but only once.
         Ok(written) => {
             let stable = match mode.extra {
                 0 => decode_map_leaf(&written, id).map(|entries| encode_map_leaf(id, &entries)),

@@ -166,10 +166,10 @@ impl<B: Backing> ThinStore<B> {
     }
 
     /// The segments with the least live bytes: as many as free `missing` segments, if the copies
-    /// find room. With `by_age`, those with the most garbage for each byte that is read and written,
-    /// where old garbage counts up to twice. So young segments are left alone for a while, as more
-    /// of them will become garbage. (Cost-benefit as Rosenblum and Ousterhout have it, 1992, counts
-    /// garbage in proportion to its age: it moves a tenth more under uniform writes.)
+    /// find room. With `by_age`, those with the most garbage for each byte that is read and
+    /// written, where old garbage counts up to twice. So young segments are left alone for a while,
+    /// as more of them will become garbage. Cost-benefit as Rosenblum and Ousterhout have it (1992)
+    /// counts garbage in proportion to its age. It moves a tenth more under uniform writes.
     fn victims(&self, missing: usize, by_age: bool) -> Vec<u64> {
         let segments = self.segments.borrow();
         let (covered, segment_bytes, dense) = (self.covered.get(), self.grid.segment_bytes, self.dense_bytes());
