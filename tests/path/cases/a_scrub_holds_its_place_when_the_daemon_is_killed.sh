@@ -25,7 +25,7 @@ wait "$load" 2>/dev/null || true
 
 start_daemon
 settings=$(json 'sorted(d["settings"].items())' group show tank)
-[[ $settings == "[('client_p99_us', 20000), ('retire_slow', True), ('scrub_every_s', 604800)]" ]] || fail "settings: $settings"
+[[ $settings == "[('client_p99_us', 20000), ('retire_slow', True), ('scrub_every_s', 604800), ('thin_warn_percents', [80, 90, 95])]" ]] || fail "settings: $settings"
 sleep 2.5
 held=$(json 'd["job"]["state"], d["job"]["done_bytes"], d["job"]["findings"]["repair"]' group scrub tank --status)
 [[ $held == "paused $done_before True" ]] || fail "it did not hold its place at $done_before: $held"

@@ -134,6 +134,70 @@ async fn a_full_pool_refuses_writes_and_takes_them_again_when_a_volume_is_delete
     end(engine).await;
 }
 
+#[tokio::test]
+async fn volumes_of_1_mib_and_of_1_pib_are_used_to_their_last_byte() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    bench.create(&engine, bench.request("tank", Level::Raid6, 5)).await;
+    let small = volume(&bench, &engine, "small", MIB, true).await;
+    let large = volume(&bench, &engine, "large", 1 << 50, true).await;
+    write(&small, "small", 0, bytes(1, MIB)).await.unwrap();
+    let last = (1 << 50) - MIB;
+    for at in [0, 1 << 40, last] {
+        write(&large, "large", at, bytes(at as u32 + 2, MIB)).await.unwrap();
+    }
+    assert!(write(&small, "small", MIB - 4096, bytes(1, 8192)).await.is_err(), "beyond the end");
+    end(engine).await;
+
+    let engine = bench.engine().await;
+    assert!(read(&small, "small", 0, MIB).await == bytes(1, MIB));
+    for at in [0, 1 << 40, last] {
+        assert!(read(&large, "large", at, MIB).await == bytes(at as u32 + 2, MIB), "at {at}");
+    }
+    assert_eq!(show(&engine, "large").await.used_bytes, 3 * MIB);
+    let name: VolumeName = "tank/large".parse().unwrap();
+    let confirm = Some(name.to_string());
+    engine.volume_resize(&name, VolumeUpdate { size_bytes: MIB, confirm, dry_run: false }).await.unwrap();
+    assert!(read(&large, "large", 0, MIB).await == bytes(2, MIB));
+    delete(&engine, "large").await;
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn a_group_has_500_thin_volumes_at_once() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    bench.create(&engine, bench.request("tank", Level::Raid6, 5)).await;
+    for number in 0..500 {
+        let request = VolumeCreate {
+            group: "tank".into(),
+            volume: format!("v{number}"),
+            size_bytes: 1 << 40,
+            thin: true,
+            ..VolumeCreate::default()
+        };
+        engine.volume_create(request).await.unwrap();
+    }
+    let mut sockets = Vec::new();
+    for number in (0..500).step_by(50) {
+        let name = format!("v{number}");
+        let socket = offer(&bench, &engine, &name).await;
+        write(&socket, &name, number << 20, bytes(number as u32, MIB)).await.unwrap();
+        sockets.push((number, name, socket));
+    }
+    end(engine).await;
+    let engine = bench.engine().await;
+    assert_eq!(engine.volumes().await.unwrap().len(), 500);
+    for (number, name, socket) in &sockets {
+        assert!(read(socket, name, number << 20, MIB).await == bytes(*number as u32, MIB), "{name}");
+    }
+    for number in 0..500 {
+        delete(&engine, &format!("v{number}")).await;
+    }
+    assert_eq!(pool(&engine).await, None);
+    end(engine).await;
+}
+
 /// Bytes that compress: a line of text, with a number.
 fn text(len: u64) -> Vec<u8> {
     let mut text: Vec<u8> =

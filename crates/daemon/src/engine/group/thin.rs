@@ -204,17 +204,15 @@ impl Group {
         }
         let Some(state) = self.thin_state().await? else { return Ok(()) };
         let space = &state.0;
-        let (percent, full_in_s) = {
-            let mut trend = self.thin_trend.lock().unwrap_or_else(PoisonError::into_inner);
-            let percent = thin_trend::used_percent(space, shown.free_bytes);
-            trend.new_level(percent, &settings::warn_levels(&catalogue.settings));
-            if trend.level() > 0 {
-                shown.warnings.push(format!(
-                    "thin volumes use {percent}% of the space that they can have: discard data, delete a volume, or \
-                     delete a direct volume"
-                ));
-            }
-            (percent, trend.full_in_s(space, shown.free_bytes))
+        let percent = thin_trend::used_percent(space, shown.free_bytes);
+        if settings::warn_levels(&catalogue.settings).iter().any(|level| percent >= *level) {
+            shown.warnings.push(format!(
+                "thin volumes use {percent}% of the space that they can have: discard data, or delete a volume"
+            ));
+        }
+        let full_in_s = {
+            let trend = self.thin_trend.lock().unwrap_or_else(PoisonError::into_inner);
+            trend.full_in_s(space, shown.free_bytes)
         };
         shown.thin = Some(thin_trend::shown(&state, percent, full_in_s));
         Ok(())

@@ -92,11 +92,6 @@ impl Trend {
         self.level = level;
         is_new.then_some(level)
     }
-
-    /// The level of use that was reached, in percent; 0 below all of them.
-    pub fn level(&self) -> u8 {
-        self.level
-    }
 }
 
 #[cfg(test)]
@@ -137,7 +132,6 @@ mod tests {
             seen.extend(trend.new_level(percent, &levels).map(|level| (percent, level)));
         }
         assert_eq!(seen, [(80, 80), (95, 90), (87, 80), (77, 0), (90, 90)]);
-        assert_eq!(trend.level(), 90);
         assert_eq!(trend.new_level(90, &[]), Some(0), "the levels were taken away");
     }
 }
