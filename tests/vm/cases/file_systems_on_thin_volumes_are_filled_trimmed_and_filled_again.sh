@@ -64,6 +64,7 @@ for place in "a 0" "a 100000" "b 0" "b 500000"; do
 done
 for pid in "${writers[@]}"; do wait "$pid" || fail "a writer"; done
 echo "four writers were told that there is no space"
+wait_for 30 grep -q 'the pool of thin volumes fills' /run/purlind.log && echo "the log says that the pool fills"
 p group show tank >&2
 dd if=/dev/purlin/tank/a of=/dev/null bs=1M count=8 iflag=direct status=none && echo "reads go on"
 one() { dd if=/dev/urandom of=/dev/purlin/tank/a bs=1M count="$1" seek="$2" oflag=direct conv=notrunc status=none 2>&1; }

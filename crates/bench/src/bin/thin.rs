@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bench::arguments::OneCore;
 use bench::group::{Group, Protection};
 use bench::load::{Pace, Rng, turn};
 use bench::process::go_first;
@@ -18,11 +19,14 @@ use clap::Parser;
 use drive::{Block, Buf, BufMut, Env};
 use format::{BLOCK, ExtentRecord, Level};
 use mimalloc::MiMalloc;
-use runtime::{Config, Runtime, ShardEnv};
+use runtime::ShardEnv;
 use volume::thin::{ArrayBacking, Compression, Grid, Thin, ThinStore, Tuning, VolumeSettings};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 const MIB: u64 = 1 << 20;
+
+/// Smaller pools consist of reserves.
+const DRIVES_MIB_MIN: u64 = 512;
 
 /// The allocator of `purlind`.
 #[global_allocator]
@@ -31,24 +35,8 @@ static HEAP: MiMalloc = MiMalloc;
 /// Benchmarks thin volumes on one core over memory drives.
 #[derive(Parser, Clone)]
 struct Arguments {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
-    /// Alternating rounds; their median is reported
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(3..))]
-    rounds: u16,
-    /// Length of one turn of one contender
-    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
-    turn_ms: u64,
-    /// Core; default: the last one that this program may use
-    #[arg(long)]
-    core: Option<usize>,
-    /// Total memory of the drives of a group
-    #[arg(long, default_value_t = 2304, value_parser = clap::value_parser!(u64).range(512..))]
-    drives_mib: u64,
-    /// Requests in flight
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
-    depth: u64,
+    #[command(flatten)]
+    on: OneCore,
     /// Directory of files whose stored size is compared with LZ4
     #[arg(long, default_value = "/usr/lib")]
     files: PathBuf,
@@ -61,16 +49,12 @@ impl Arguments {
     fn has(&self, part: &str) -> bool {
         self.only.as_deref().is_none_or(|only| only == part)
     }
-
-    fn turn(&self) -> Duration {
-        Duration::from_millis(self.turn_ms)
-    }
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let first = go_first();
-    let (rounds, json) = (usize::from(arguments.rounds), arguments.json);
+    let (rounds, json) = (usize::from(arguments.on.rounds), arguments.on.json);
     Report::run("thin", rounds, json, |report| {
         report.rows = run(arguments)?;
         report.notes = vec![
@@ -83,9 +67,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
-    let config = Config::default();
-    let core = arguments.core.or(config.cores.last().copied()).ok_or("this program may use no core")?;
-    let runtime = Runtime::start(Config { cores: vec![core], ..config })?;
+    if arguments.on.drives_mib < DRIVES_MIB_MIN {
+        return Err(format!("a pool needs drives of {DRIVES_MIB_MIN} MiB together: see --drives-mib").into());
+    }
+    let runtime = arguments.on.runtime()?;
     let rows = runtime.shard(0).call(move || async move {
         let mut rows = Vec::new();
         if arguments.has("writes") {
@@ -158,7 +143,7 @@ impl Bench {
         tuning: Tuning,
     ) -> Result<Bench, String> {
         let protection = Protection::LOG_AND_CHECKSUMS;
-        let group = Group::make("thin", Level::Raid6, 6, arguments.drives_mib * MIB, protection).await?;
+        let group = Group::make("thin", Level::Raid6, 6, arguments.on.drives_mib * MIB, protection).await?;
         let grid = Grid::plan(&group.array.shared().geometry);
         let half = group.array.size_bytes() / 2 / grid.segment_bytes;
         let direct = half * grid.segment_bytes..group.array.size_bytes() / MIB * MIB;
@@ -193,7 +178,7 @@ impl Bench {
     /// Overwrites so many random blocks. `hot`: four of five writes go to a fifth of the blocks.
     async fn overwrite(&self, arguments: &Arguments, contents: &Rc<Contents>, count: u64, hot: bool) -> Sample {
         let left = Rc::new(std::cell::Cell::new(count));
-        let sample = turn(arguments.depth, Duration::from_secs(3600), |seed, _: Rc<Pace>| {
+        let sample = turn(arguments.on.depth, Duration::from_secs(3600), |seed, _: Rc<Pace>| {
             let (volume, contents, blocks, left) = (self.volume.clone(), contents.clone(), self.blocks, left.clone());
             let mut rng = Rng::new(seed + 91 * count);
             async move {
@@ -215,9 +200,9 @@ impl Bench {
     /// Rounds of 4 KiB overwrites or reads: of the volume, and directly.
     async fn rounds(&self, arguments: &Arguments, contents: &Rc<Contents>, reads: bool) -> Rounds {
         let mut rounds = Rounds::new(2);
-        for round in 0..=usize::from(arguments.rounds) {
+        for round in 0..=usize::from(arguments.on.rounds) {
             for contender in Rounds::order(2, round) {
-                let sample = turn(arguments.depth, arguments.turn(), |seed, pace| {
+                let sample = turn(arguments.on.depth, arguments.on.turn(), |seed, pace| {
                     let (volume, array, env) = (self.volume.clone(), self.group.array.clone(), ShardEnv::current());
                     let (contents, direct, blocks) = (contents.clone(), self.direct.clone(), self.blocks);
                     let mut rng = Rng::new(seed + 1000 * round as u64);
@@ -319,7 +304,7 @@ async fn incompressible(arguments: &Arguments) -> Result<Vec<Row>, String> {
     let contents = Rc::new(Contents::new(false));
     let mut rounds = Rounds::new(2);
     let mut stored = [0, 0];
-    for round in 0..usize::from(arguments.rounds) {
+    for round in 0..usize::from(arguments.on.rounds) {
         for contender in Rounds::order(2, round) {
             let compression = [Compression::Lz4, Compression::Off][contender];
             let bench = Bench::make(arguments, 0.5, compression, Tuning::default()).await?;

@@ -272,8 +272,6 @@ async fn a_reserve_lets_the_pool_grow_and_is_there_when_others_have_filled_it() 
     let bench = Bench::new();
     let engine = bench.engine().await;
     bench.create(&engine, bench.request("tank", Level::Raid6, 5)).await;
-    let hog = volume(&bench, &engine, "hog", 1 << 40, true).await;
-    let before = pool(&engine).await.unwrap();
     let request = |reserve: u64, dry_run| VolumeCreate {
         group: "tank".into(),
         volume: "db".into(),
@@ -283,13 +281,23 @@ async fn a_reserve_lets_the_pool_grow_and_is_there_when_others_have_filled_it() 
         dry_run,
         ..VolumeCreate::default()
     };
-    for dry_run in [true, false] {
-        let message = engine.volume_create(request(1 << 30, dry_run)).await.unwrap_err().to_string();
-        assert!(
-            message.starts_with("to keep 1 GiB for \"tank/db\" is not possible: the group has about "),
-            "{message}"
-        );
-    }
+    let refused = async || {
+        for dry_run in [true, false] {
+            let message = engine.volume_create(request(1 << 30, dry_run)).await.unwrap_err().to_string();
+            assert!(
+                message.starts_with("to keep 1 GiB for \"tank/db\" is not possible: the group has about "),
+                "{message}"
+            );
+        }
+    };
+    let free_bytes = engine.group("tank").await.unwrap().free_bytes;
+    refused().await;
+    let group = engine.group("tank").await.unwrap();
+    assert_eq!((group.thin, group.free_bytes), (None, free_bytes), "a refusal leaves no pool behind");
+    let hog = volume(&bench, &engine, "hog", 1 << 40, true).await;
+    let before = pool(&engine).await.unwrap();
+    refused().await;
+    assert_eq!(pool(&engine).await.unwrap().size_bytes, before.size_bytes, "nor one that has grown");
     engine.volume_create(request(40 * MIB, true)).await.unwrap();
     engine.volume_create(request(40 * MIB, false)).await.unwrap();
     let after = pool(&engine).await.unwrap();

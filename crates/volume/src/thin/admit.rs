@@ -1,9 +1,10 @@
-//! Admission: a write waits until there is room, or is refused before anything of it is done.
+//! Admission: a piece of a write, within 1 MiB of the volume, waits until there is room, or is
+//! refused.
 //!
-//! A write needs room three times. Its blocks may make the volume grow, within the volume's quota
-//! and the pool's limit. Its content needs free segments. And its changes of the map have to fit
-//! into the next checkpoint. It is refused only for the first reason, and only if nothing that is
-//! under way can change that.
+//! It needs room three times. Its blocks may make the volume grow, within the volume's quota and
+//! the pool's limit. Its content needs free segments. And its changes of the map have to fit into
+//! the next checkpoint. It is refused for the first two reasons, and only if nothing that is under
+//! way can change that: pending parts, the collector, and space that the group still has.
 //!
 //! Growth is counted for the uncompressed size, and computed anew when the blocks are in the map.
 

@@ -293,13 +293,13 @@ impl<B: Backing> ThinStore<B> {
             let from = usize::from(first) * BLOCK;
             content.slice(from..from + usize::from(blocks) * BLOCK)
         };
+        let whole = Copy { record: *record, content: stored.clone(), old };
+        if used == block_bits(0, record.blocks) {
+            return Some(vec![whole]);
+        }
         if record.codec == Codec::Plain {
             let copy = |range| Copy::new(record, range, (Codec::Plain, plain(stored, range)), old);
             return Some(ranges(used).into_iter().map(copy).collect());
-        }
-        let whole = Copy::new(record, (0, record.blocks), (record.codec, stored.clone()), old);
-        if used == block_bits(0, record.blocks) {
-            return Some(vec![whole]);
         }
         let mut compressor = self.compressor.borrow_mut();
         let content = Buf::from(compressor.decompress(record.codec, stored, record.blocks)?);

@@ -86,6 +86,7 @@ impl<B: Backing> ThinStore<B> {
     /// [`BlockError`] if the map cannot be read, or the store has failed.
     pub async fn delete(self: &Rc<Self>, line: u32) -> Result<(), BlockError> {
         self.settings.borrow_mut().remove(&line);
+        self.written.borrow_mut().remove(&line);
         // Nothing of it may be entered into the map later.
         self.land_all().await?;
         loop {

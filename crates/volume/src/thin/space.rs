@@ -77,6 +77,11 @@ impl ThinSpace {
     pub fn used(&self) -> u64 {
         (self.segments.live_data + self.segments.live_nodes).saturating_add_signed(self.growth)
     }
+
+    /// Bytes that are neither used nor kept for a volume.
+    pub fn unused(&self) -> u64 {
+        self.limit.saturating_sub(self.used() + self.reserved)
+    }
 }
 
 impl<B: Backing> ThinStore<B> {

@@ -11,8 +11,8 @@
 
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Duration;
 
+use bench::arguments::OneCore;
 use bench::group::{Group, Protection};
 use bench::load::{self, Rng, shuffled, turn, turn_of};
 use bench::process::go_first;
@@ -22,7 +22,7 @@ use clap::Parser;
 use drive::{Buf, Drive, Env};
 use format::Level;
 use mimalloc::MiMalloc;
-use runtime::{Config, Runtime, ShardEnv};
+use runtime::ShardEnv;
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -34,34 +34,14 @@ static HEAP: MiMalloc = MiMalloc;
 /// Benchmarks the array engine on one core over memory drives.
 #[derive(Parser, Clone)]
 struct Arguments {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
-    /// Alternating rounds; their median is reported
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(5..))]
-    rounds: u16,
-    /// Length of one turn of one contender
-    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
-    turn_ms: u64,
-    /// Core; default: the last one that this program may use
-    #[arg(long)]
-    core: Option<usize>,
-    /// Total memory of the drives of a group
-    #[arg(long, default_value_t = 2304, value_parser = clap::value_parser!(u64).range(128..))]
-    drives_mib: u64,
-    /// Requests in flight
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
-    depth: u64,
+    #[command(flatten)]
+    on: OneCore,
     /// Only one of: reads, streams, writes, log, checksums
     #[arg(long, value_parser = ["reads", "streams", "writes", "log", "checksums"])]
     only: Option<String>,
 }
 
 impl Arguments {
-    fn turn(&self) -> Duration {
-        Duration::from_millis(self.turn_ms)
-    }
-
     fn has(&self, part: &str) -> bool {
         self.only.as_deref().is_none_or(|only| only == part)
     }
@@ -70,7 +50,7 @@ impl Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let first = go_first();
-    let (rounds, json) = (usize::from(arguments.rounds), arguments.json);
+    let (rounds, json) = (usize::from(arguments.on.rounds), arguments.on.json);
     Report::run("engine", rounds, json, |report| {
         report.rows = run(arguments)?;
         report.notes = vec![
@@ -84,13 +64,11 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
-    let config = Config::default();
-    let core = arguments.core.or(config.cores.last().copied()).ok_or("this program may use no core")?;
-    let runtime = Runtime::start(Config { cores: vec![core], ..config })?;
+    let runtime = arguments.on.runtime()?;
     let rows = runtime.shard(0).call(move || async move {
         let mut rows = Vec::new();
         if arguments.has("reads") || arguments.has("writes") {
-            let group = Group::make("r6-4+2", Level::Raid6, 6, arguments.drives_mib * MIB, Protection::LOG).await?;
+            let group = Group::make("r6-4+2", Level::Raid6, 6, arguments.on.drives_mib * MIB, Protection::LOG).await?;
             group.fill().await;
             if arguments.has("reads") {
                 rows.extend(random_reads(&arguments, &group).await);
@@ -101,12 +79,12 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
             group.close().await?;
         }
         if arguments.has("streams") {
-            let group = Group::make("r6-8+2", Level::Raid6, 10, arguments.drives_mib * MIB, Protection::LOG).await?;
+            let group = Group::make("r6-8+2", Level::Raid6, 10, arguments.on.drives_mib * MIB, Protection::LOG).await?;
             group.fill().await;
             rows.extend(streams(&arguments, &group).await);
             group.close().await?;
         }
-        let half = arguments.drives_mib * MIB / 2;
+        let half = arguments.on.drives_mib * MIB / 2;
         let pair = async |(level, members): (Level, u16), with: Protection, without: Protection| {
             let with = Group::make("with", level, members, half, with).await?;
             let without = Group::make("without", level, members, half, without).await?;
@@ -161,9 +139,9 @@ async fn random_reads(arguments: &Arguments, group: &Group) -> [Row; 2] {
     let (array, drives) = (&group.array, Rc::new(group.drives.clone()));
     let mut rounds = Rounds::new(2);
     // The round before the first is not counted: it fills caches and pools.
-    for round in 0..=usize::from(arguments.rounds) {
+    for round in 0..=usize::from(arguments.on.rounds) {
         for contender in Rounds::order(2, round) {
-            let sample = turn(arguments.depth, arguments.turn(), |seed, pace| {
+            let sample = turn(arguments.on.depth, arguments.on.turn(), |seed, pace| {
                 let (array, drives, env) = (array.clone(), drives.clone(), ShardEnv::current());
                 let mut rng = Rng::new(seed + 1000 * round as u64);
                 async move {
@@ -206,10 +184,10 @@ async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
     data.fill(0xa5);
     let data = data.freeze();
     let mut rounds = Rounds::new(3);
-    for round in 0..=usize::from(arguments.rounds) {
+    for round in 0..=usize::from(arguments.on.rounds) {
         group.fill().await;
         let mut rng = Rng::new(round as u64 + 1);
-        let modify = turn(arguments.depth, arguments.turn(), |seed, pace| {
+        let modify = turn(arguments.on.depth, arguments.on.turn(), |seed, pace| {
             let (array, data) = (group.array.clone(), data.clone());
             let mut rng = Rng::new(seed + 1000 * round as u64);
             async move {
@@ -222,7 +200,7 @@ async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
         let modify = modify.await;
         // This overwrites the group's data, which is not read any more.
         let drives = Rc::new(group.drives.clone());
-        let direct = turn(arguments.depth, arguments.turn(), |seed, pace| {
+        let direct = turn(arguments.on.depth, arguments.on.turn(), |seed, pace| {
             let (drives, data, env, start) = (drives.clone(), data.clone(), ShardEnv::current(), geometry.data_start);
             let mut rng = Rng::new(seed + 2000 * round as u64);
             async move {
@@ -247,7 +225,7 @@ async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
         group.empty().await;
         let firsts = Rc::new(shuffled(&firsts, &mut rng));
         let (array, new) = (group.array.clone(), data.clone());
-        let first = turn_of(arguments.depth, firsts, move |offset| {
+        let first = turn_of(arguments.on.depth, firsts, move |offset| {
             let (array, new) = (array.clone(), new.clone());
             async move { array.write(offset, new, false).await.expect("memory does not fail") }
         });
@@ -280,11 +258,11 @@ async fn cost(arguments: &Arguments, with: &Group, without: &Group, peer: &str, 
         data.fill(0xa5);
         let data = data.freeze();
         let mut rounds = Rounds::new(2);
-        for round in 0..=usize::from(arguments.rounds) {
+        for round in 0..=usize::from(arguments.on.rounds) {
             for contender in Rounds::order(2, round) {
                 let group = if contender == 0 { with } else { without };
                 let places = group.array.size_bytes() / len;
-                let sample = turn(arguments.depth, arguments.turn(), |seed, pace| {
+                let sample = turn(arguments.on.depth, arguments.on.turn(), |seed, pace| {
                     let (array, data, env) = (group.array.clone(), data.clone(), ShardEnv::current());
                     let mut rng = Rng::new(seed + 1000 * round as u64);
                     async move {
@@ -311,7 +289,7 @@ async fn cost(arguments: &Arguments, with: &Group, without: &Group, peer: &str, 
 }
 
 async fn streams(arguments: &Arguments, group: &Group) -> [Row; 2] {
-    let depth = arguments.depth;
+    let depth = arguments.on.depth;
     // The sources are in memory that is in no cache, like data from a network.
     let source_count = 256.min(group.array.size_bytes() / MIB);
     let sources: Vec<Buf> = (0..source_count)
@@ -326,10 +304,10 @@ async fn streams(arguments: &Arguments, group: &Group) -> [Row; 2] {
     let mut target = vec![1u8; (pieces.min(512) * MIB) as usize];
     let mut rounds = Rounds::new(2);
     let next = Rc::new(std::cell::Cell::new(0));
-    for round in 0..=usize::from(arguments.rounds) {
+    for round in 0..=usize::from(arguments.on.rounds) {
         for contender in Rounds::order(2, round) {
             let mut sample = if contender == 0 {
-                let work = turn(depth, arguments.turn(), |_, pace| {
+                let work = turn(depth, arguments.on.turn(), |_, pace| {
                     let (array, sources, next) = (group.array.clone(), sources.clone(), next.clone());
                     async move {
                         while pace.goes_on() {
@@ -342,7 +320,7 @@ async fn streams(arguments: &Arguments, group: &Group) -> [Row; 2] {
                 });
                 work.await
             } else {
-                load::copy_turn(arguments.turn(), &sources, &mut target)
+                load::copy_turn(arguments.on.turn(), &sources, &mut target)
             };
             sample.amount *= MIB as f64 / 1e9;
             if round > 0 {

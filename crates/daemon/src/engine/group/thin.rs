@@ -159,13 +159,23 @@ impl Group {
         self.release(pool.extents).await
     }
 
+    /// Gives the pool back if there is no thin volume. Returns whether there is no pool any more.
+    pub async fn drop_unused_pool(&self) -> Answer<bool> {
+        let catalogue = self.catalogue().await?;
+        if catalogue.volumes.iter().any(|volume| volume.kind == VolumeKind::Thin) {
+            return Ok(false);
+        }
+        if let Some(pool) = catalogue.thin {
+            self.drop_pool(pool).await?;
+        }
+        Ok(true)
+    }
+
     /// Frees the content of a volume that the catalogue does not have any more. Gives the pool back
     /// if it was the last one.
-    pub async fn delete_thin(&self, id: u64, catalogue: &Catalogue) -> Answer<()> {
-        if !catalogue.volumes.iter().any(|volume| volume.kind == VolumeKind::Thin)
-            && let Some(pool) = catalogue.thin.clone()
-        {
-            return self.drop_pool(pool).await;
+    pub async fn delete_thin(&self, id: u64) -> Answer<()> {
+        if self.drop_unused_pool().await? {
+            return Ok(());
         }
         let key = self.key;
         self.lead(move |_| async move {
@@ -244,16 +254,17 @@ impl Group {
         let bytes = bytes + bytes / 32;
         loop {
             let catalogue = self.catalogue().await?;
-            let (space, pool) = (self.thin_space().await?, catalogue.thin.as_ref());
-            let (Some(space), Some(pool)) = (space, pool) else { return self.need_pool(&catalogue, dry_run).await };
-            let left = space.limit.saturating_sub(space.used() + space.reserved);
+            let segment_bytes = Grid::plan(&self.shared.geometry).segment_bytes;
+            let segment_bytes = catalogue.thin.as_ref().map_or(segment_bytes, |pool| pool.segment_bytes);
+            // Without a pool, this is a dry run.
+            let left = self.thin_space().await?.map_or(0, |space| space.unused());
             if bytes <= left {
                 return Ok(());
             }
             let (group, used) = view::space(self, &catalogue);
             let missing = (bytes - left) * 9 / 8;
-            let step = step_bytes(&group, &used, pool.segment_bytes).max(missing.div_ceil(FREE_SHARE));
-            let free = group.free_bytes(&used) / pool.segment_bytes * pool.segment_bytes;
+            let step = step_bytes(&group, &used, segment_bytes).max(missing.div_ceil(FREE_SHARE));
+            let free = group.free_bytes(&used) / segment_bytes * segment_bytes;
             let refuse = || {
                 let (wanted, had) = (api::format_bytes(bytes), api::format_bytes(left + free / 9 * 8));
                 let message = format!("to keep {wanted} for \"{volume}\" is not possible: the group has about {had}");

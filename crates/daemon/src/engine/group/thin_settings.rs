@@ -98,6 +98,8 @@ impl Engine {
             let message = format!("the volume \"{name}\" is not thin: it has all of its space, and no such settings");
             return Err(ControlError::new(ErrorCode::WrongState, message));
         }
+        // There is one. Its store may not have been started.
+        group.need_pool(&group.catalogue().await?, request.dry_run).await?;
         let (written, stored) = group.thin_bytes(record.id).await?;
         request.validate_for(record.size_bytes, written)?;
         let after = updated(&record.thin, &request);

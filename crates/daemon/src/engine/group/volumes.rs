@@ -62,7 +62,12 @@ impl VolumeControl for Engine {
         if request.thin {
             group.need_pool(&catalogue, request.dry_run).await?;
             if let Some(reserve) = settings.reserve_bytes {
-                group.need_reserve(&request.name(), reserve, request.dry_run).await?;
+                let kept = group.need_reserve(&request.name(), reserve, request.dry_run).await;
+                if kept.is_err() && catalogue.thin.is_none() {
+                    // A pool was made for this volume.
+                    group.drop_unused_pool().await?;
+                }
+                kept?;
             }
         }
         steps.extend(thin_settings::steps(&ThinVolumeRecord::default(), &settings));
@@ -234,7 +239,7 @@ impl VolumeControl for Engine {
         if dry_run {
             return Ok(Changed::planned(steps));
         }
-        let catalogue = group
+        group
             .change_catalogue(|catalogue| {
                 catalogue.volumes.retain(|volume| volume.id != record.id);
                 catalogue.reservations.retain(|known| known.volume != record.id);
@@ -247,7 +252,7 @@ impl VolumeControl for Engine {
         group.await_all(move || shard::remove_volume(key, record.id)).await?;
         match record.kind {
             VolumeKind::Direct => self.freed(&group, record.extents).await?,
-            VolumeKind::Thin => group.delete_thin(record.id, &catalogue).await?,
+            VolumeKind::Thin => group.delete_thin(record.id).await?,
         }
         tracing::info!(volume = %name, "deleted");
         Ok(Changed::gone(steps))
