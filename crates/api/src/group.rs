@@ -128,6 +128,8 @@ pub struct ThinPool {
     /// When it is full if it fills as fast as in the last minutes, in seconds; `null` if it does
     /// not fill.
     pub full_in_s: Option<u64>,
+    /// Thin stores in it. Each works on one CPU core, and has some of the volumes.
+    pub store_count: u16,
     /// Work of the pool since the group was started.
     pub work: ThinWork,
 }

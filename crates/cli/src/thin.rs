@@ -39,8 +39,10 @@ pub fn pool(pool: &ThinPool) -> Vec<(&'static str, String)> {
     let full_in = pool.full_in_s.map_or_else(String::new, |s| format!(", full in {} at this rate", rough(s)));
     let parts = [("data", pool.data_bytes), ("maps", pool.metadata_bytes), ("garbage", pool.garbage_bytes)];
     let parts: Vec<String> = parts.iter().map(|(name, bytes)| format!("{name} {}", format_bytes(*bytes))).collect();
+    let stores = if pool.store_count == 1 { String::new() } else { format!(", in {} stores", pool.store_count) };
+    let (size, free) = (format_bytes(pool.size_bytes), format_bytes(pool.free_bytes));
     vec![
-        ("thin pool", format!("{}, {} of it free", format_bytes(pool.size_bytes), format_bytes(pool.free_bytes))),
+        ("thin pool", format!("{size}, {free} of it free{stores}")),
         ("thin used", format!("{used}{reserved}")),
         ("thin parts", parts.join(", ")),
         ("thin fills", format!("{}% of the space that it can have{full_in}", pool.used_percent)),

@@ -42,8 +42,8 @@ pub use slot::{
     encode_slot,
 };
 pub use thin::{
-    CompressionRecord, FULL_WAIT_MS_MAX, THIN_WARN_DEFAULT, THIN_WARN_LEVELS_MAX, ThinPoolRecord, ThinVolumeRecord,
-    ZSTD_LEVEL_MAX,
+    CompressionRecord, FULL_WAIT_MS_MAX, THIN_STORES_MAX, THIN_WARN_DEFAULT, THIN_WARN_LEVELS_MAX, ThinPoolRecord,
+    ThinStoreRecord, ThinVolumeRecord, ZSTD_LEVEL_MAX,
 };
 pub use tls_keys::TlsKeyRecord;
 
@@ -333,7 +333,8 @@ impl Catalogue {
             }
             VolumeKind::Thin => {
                 let is_possible = size <= BLOCKS_MAX * BLOCK as u64 && volume.id <= u64::from(LINE_MAX);
-                volume.extents.is_empty() && self.thin.is_some() && is_possible
+                let has_store = self.thin.as_ref().is_some_and(|pool| pool.store(volume.thin.store).is_some());
+                volume.extents.is_empty() && has_store && is_possible
             }
         };
         if is_right { Ok(()) } else { Err(CatalogueError::Size { volume: name(), extents, size }) }
@@ -341,7 +342,7 @@ impl Catalogue {
 
     /// All extents in use: of direct volumes, and of the thin pool.
     pub fn extents(&self) -> impl Iterator<Item = &ExtentRecord> {
-        let pool = self.thin.iter().flat_map(|pool| &pool.extents);
+        let pool = self.thin.iter().flat_map(ThinPoolRecord::extents);
         self.volumes.iter().flat_map(|volume| &volume.extents).chain(pool)
     }
 

@@ -24,8 +24,8 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::checksum::crc32c_without;
-use crate::layout::{Layout, Region};
-use crate::log::{all_rings, rings};
+use crate::layout::{LOG_BYTES_MIN, Layout, Region};
+use crate::log::{LOST_SLOT_BYTES, LOST_SLOTS, all_rings, rings};
 use crate::uuid::Uuid;
 use crate::{BLOCK, COUNTER_MAX};
 
@@ -116,8 +116,14 @@ pub enum IntentFrameError {
     },
 }
 
-/// The least bytes of a ring.
-pub const INTENT_RING_BYTES_MIN: u64 = 4 * BLOCK as u64;
+/// The least bytes of a ring. The smallest frame has an index and a block, and a frame takes at
+/// most a quarter of its ring.
+pub const INTENT_RING_BYTES_MIN: u64 = 8 * BLOCK as u64;
+
+const _: () = assert!(
+    LOST_SLOTS * LOST_SLOT_BYTES as u64 + 2 * INTENT_RING_BYTES_MIN <= LOG_BYTES_MIN,
+    "the least region has room for a ring"
+);
 
 /// The part of the log region with the intent log's rings, where the group has one: the second half
 /// of what the list of lost blocks leaves.

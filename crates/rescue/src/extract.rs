@@ -177,7 +177,8 @@ impl<'a> Extraction<'a> {
         target: &mut dyn Target,
         progress: Progress<'_>,
     ) -> Result<ExtractReport, RescueError> {
-        let store = ThinStore::open(self.group, self.drives, (&self.map, &self.log), pool);
+        let store = self.volume.thin.store;
+        let store = ThinStore::open(self.group, self.drives, (&self.map, &self.log), pool, store);
         let mut store = store.map_err(|why| RescueError::Thin { why })?;
         let (line, size) = (self.volume.id as u32, self.volume.size_bytes);
         let map = store.volume_map(line);

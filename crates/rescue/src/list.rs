@@ -1,5 +1,7 @@
 //! A report of the content of drives.
 
+use std::collections::BTreeMap;
+
 use format::{MemberState, Role, SuperblockError, VolumeKind, VolumeRecord};
 use serde::{Deserialize, Serialize};
 
@@ -315,16 +317,21 @@ fn group(group: &Group, drives: &[SurveyedDrive]) -> GroupReport {
         _ => Health::Failed,
     };
     let log = Log::read(group, drives, &mut Vec::new());
-    let store = volumes.catalogue.thin.as_ref().map(|pool| ThinStore::open(group, drives, (&map, &log), pool));
-    if let Some(Err(why)) = &store {
-        warnings.push(format!("the thin volumes cannot be read: {why}"));
+    let mut stores = BTreeMap::new();
+    if let Some(pool) = &volumes.catalogue.thin {
+        for id in pool.stores.iter().map(|store| store.id) {
+            match ThinStore::open(group, drives, (&map, &log), pool, id) {
+                Ok(store) => drop(stores.insert(id, store)),
+                Err(why) => warnings.push(format!("the thin volumes in store {id} cannot be read: {why}")),
+            }
+        }
     }
     let shown = |record: &VolumeRecord| {
         let mut shown = volume(group, &map, &lost, record);
         if record.kind == VolumeKind::Thin {
-            match &store {
-                Some(Ok(store)) => shown.written_bytes = store.mapped_bytes(record.id as u32),
-                _ => shown.lost_bytes = record.size_bytes,
+            match stores.get(&record.thin.store) {
+                Some(store) => shown.written_bytes = store.mapped_bytes(record.id as u32),
+                None => shown.lost_bytes = record.size_bytes,
             }
         }
         shown

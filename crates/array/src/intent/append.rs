@@ -61,6 +61,13 @@ impl<E: Env> Array<E> {
         }))
     }
 
+    /// The number of streams for `wanted` writers: as many as the group's intent log has room for.
+    pub fn intent_streams(&self, wanted: usize) -> usize {
+        let region = format::intent_log::intent_region(&self.0.shared.layout);
+        let has_room = |count: &usize| format::intent_log::intent_ring(&region, 0, *count).is_some();
+        (1..=wanted).rev().find(has_room).unwrap_or(1)
+    }
+
     /// Sets what runs before a drive that was filled is called in sync. It has to reclaim all
     /// frames that were appended, on all shards, and must not append any: appends wait meanwhile.
     /// From then on more members may be lost than those frames have copies. Leader only. Until this

@@ -151,7 +151,7 @@ impl Bench {
         if !group.array.add_intent_log().await.map_err(|error| error.to_string())? {
             return Err("there is no room for the intent log".to_owned());
         }
-        let backing = || ArrayBacking::new(ShardEnv::current(), group.array.clone());
+        let backing = || ArrayBacking::new(ShardEnv::current(), group.array.clone(), (0, 1));
         let array = group.array.shared().array;
         Store::create(&backing(), array, [7; 16], grid, &extents).await.map_err(|error| error.to_string())?;
         let store = Store::open(backing(), array, grid, &extents, tuning).await.map_err(|error| error.to_string())?;

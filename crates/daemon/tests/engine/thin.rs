@@ -164,6 +164,41 @@ async fn volumes_of_1_mib_and_of_1_pib_are_used_to_their_last_byte() {
 }
 
 #[tokio::test]
+async fn volumes_are_in_stores_on_different_shards_which_give_each_other_space() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    let request = bench.request("tank", Level::Raid6, 5);
+    bench.create(&engine, GroupCreate { create_files_bytes: Some(256 << 20), ..request }).await;
+    let mut sockets = Vec::new();
+    for (name, stores) in [("one", 1), ("two", 2), ("three", 2), ("four", 2)] {
+        sockets.push(volume(&bench, &engine, name, 1 << 40, true).await);
+        assert_eq!(pool(&engine).await.unwrap().store_count, stores, "{name}");
+        write(&sockets[sockets.len() - 1], name, 0, bytes(7, 3 * MIB)).await.unwrap();
+    }
+    let first = fill(&sockets[2], "three", 10).await;
+    assert!(first > 450, "the volumes of a store get all of the group: {first} MiB only");
+    // The store of `one` keeps that space, until `four` needs it, which is in the other one.
+    delete(&engine, "three").await;
+    let (began, mut second) = (std::time::Instant::now(), 0);
+    while second < first * 9 / 10 {
+        assert!(began.elapsed() < PATIENCE, "{second} of {first} MiB are free");
+        second += fill(&sockets[3], "four", 10 + second).await;
+    }
+    end(engine).await;
+
+    let engine = bench.engine().await;
+    assert_eq!(pool(&engine).await.unwrap().store_count, 2);
+    for (socket, name) in [(&sockets[0], "one"), (&sockets[1], "two"), (&sockets[3], "four")] {
+        assert!(read(socket, name, 0, 3 * MIB).await == bytes(7, 3 * MIB), "{name}");
+    }
+    // A store goes with its last volume.
+    delete(&engine, "one").await;
+    assert_eq!(pool(&engine).await.unwrap().store_count, 1);
+    assert!(read(&sockets[1], "two", 0, 3 * MIB).await == bytes(7, 3 * MIB));
+    end(engine).await;
+}
+
+#[tokio::test]
 async fn a_group_has_500_thin_volumes_at_once() {
     let bench = Bench::new();
     let engine = bench.engine().await;

@@ -50,12 +50,15 @@ pub enum CatalogueError {
         /// First shared byte.
         at: u64,
     },
-    /// The thin pool has no extents, or segments of an impossible size.
+    /// The thin pool has segments of an impossible size.
     #[error("a thin pool with segments of {segment_bytes} bytes is not possible")]
     ThinPool {
         /// Bytes of a segment.
         segment_bytes: u64,
     },
+    /// The thin pool has no store or too many, two with one identity, or one without extents.
+    #[error("the stores of the thin pool are not possible")]
+    ThinStores,
     /// A thin volume has an impossible value.
     #[error("the field `{field}` of the thin volume {volume:?} is invalid")]
     ThinVolume {

@@ -1,25 +1,52 @@
 //! The pool of thin volumes, and how each of them uses it: version 3 of the document.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{CatalogueError, ExtentRecord, extents_bytes, is_default};
 use crate::BLOCK;
 use crate::thin::segment::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 
-/// The space of the thin volumes of a group, with a thin store ([`crate::thin`]).
+/// The space of the thin volumes of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThinPoolRecord {
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// The extents of the pool. The first one has the store's anchors.
+    /// The thin stores in it, at least one and at most [`THIN_STORES_MAX`].
+    pub stores: Vec<ThinStoreRecord>,
+}
+
+/// A thin store ([`crate::thin`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThinStoreRecord {
+    /// Below [`THIN_STORES_MAX`]. Thin volumes refer to it.
+    pub id: u16,
+    /// Its extents. The first one has its anchors.
     pub extents: Vec<ExtentRecord>,
+}
+
+impl ThinPoolRecord {
+    /// The store with this identity.
+    pub fn store(&self, id: u16) -> Option<&ThinStoreRecord> {
+        self.stores.iter().find(|store| store.id == id)
+    }
+
+    /// The extents of all stores.
+    pub fn extents(&self) -> impl Iterator<Item = &ExtentRecord> {
+        self.stores.iter().flat_map(|store| &store.extents)
+    }
 }
 
 /// How a thin volume uses its pool. Fields are omitted at their defaults.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThinVolumeRecord {
+    /// The store with its content.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub store: u16,
     /// How new blocks are stored.
     #[serde(default, skip_serializing_if = "is_default")]
     pub compression: CompressionRecord,
@@ -57,6 +84,9 @@ pub const ZSTD_LEVEL_MAX: u8 = 9;
 /// Most milliseconds that a write waits for space. Linux gives an NVMe command up after 30 s.
 pub const FULL_WAIT_MS_MAX: u32 = 20_000;
 
+/// Most stores of a pool.
+pub const THIN_STORES_MAX: usize = 16;
+
 /// Most levels of use at which a pool warns.
 pub const THIN_WARN_LEVELS_MAX: usize = 8;
 
@@ -64,11 +94,20 @@ pub const THIN_WARN_LEVELS_MAX: usize = 8;
 pub const THIN_WARN_DEFAULT: [u8; 3] = [80, 90, 95];
 
 pub(super) fn check_pool(pool: &ThinPoolRecord, capacity: u64) -> Result<(), CatalogueError> {
-    extents_bytes("of the thin pool", &pool.extents, capacity)?;
+    for store in &pool.stores {
+        extents_bytes("of the thin pool", &store.extents, capacity)?;
+    }
     let is_possible = pool.segment_bytes.is_multiple_of(BLOCK as u64)
-        && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&pool.segment_bytes)
-        && !pool.extents.is_empty();
-    if is_possible { Ok(()) } else { Err(CatalogueError::ThinPool { segment_bytes: pool.segment_bytes }) }
+        && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&pool.segment_bytes);
+    if !is_possible {
+        return Err(CatalogueError::ThinPool { segment_bytes: pool.segment_bytes });
+    }
+    let ids: BTreeSet<u16> = pool.stores.iter().map(|store| store.id).collect();
+    let are_possible = !ids.is_empty()
+        && ids.len() == pool.stores.len()
+        && ids.iter().all(|id| usize::from(*id) < THIN_STORES_MAX)
+        && pool.stores.iter().all(|store| !store.extents.is_empty());
+    if are_possible { Ok(()) } else { Err(CatalogueError::ThinStores) }
 }
 
 /// The first field of a thin volume that has an impossible value.

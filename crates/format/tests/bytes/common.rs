@@ -4,7 +4,8 @@ use format::{
     AnaRecord, Catalogue, CompressionRecord, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord,
     Layout, Level, LimitOf, LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild, RegistrantRecord,
     ReservationRecord, Role, Run, Runs, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord,
-    SettingsRecord, Shape, Superblock, ThinPoolRecord, ThinVolumeRecord, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+    SettingsRecord, Shape, Superblock, ThinPoolRecord, ThinStoreRecord, ThinVolumeRecord, TlsFiles, Uuid, VolumeKind,
+    VolumeRecord,
 };
 
 /// A UUID whose bytes count up from `first`.
@@ -140,14 +141,16 @@ pub fn catalogue_with_thin_volumes() -> Catalogue {
             quota_bytes: Some(1 << 40),
             reserve_bytes: Some(1 << 30),
             full_wait_ms: Some(10_000),
+            store: 3,
         },
     });
-    let extents = vec![
-        ExtentRecord { start_byte: 5 << 30, len_bytes: 1 << 30 },
-        ExtentRecord { start_byte: 4 << 30, len_bytes: 1 << 30 },
+    let extent = |start_byte| ExtentRecord { start_byte, len_bytes: 1 << 30 };
+    let stores = vec![
+        ThinStoreRecord { id: 0, extents: vec![extent(5 << 30), extent(4 << 30)] },
+        ThinStoreRecord { id: 3, extents: vec![extent(6 << 30)] },
     ];
     let settings = SettingsRecord { thin_warn: Some(vec![70, 90]), ..SettingsRecord::default() };
-    Catalogue { thin: Some(ThinPoolRecord { segment_bytes: 1 << 20, extents }), settings, ..thin }
+    Catalogue { thin: Some(ThinPoolRecord { segment_bytes: 1 << 20, stores }), settings, ..thin }
 }
 
 /// A catalogue of version 2 with a block device and every field of settings and scrub.

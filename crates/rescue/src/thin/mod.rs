@@ -52,7 +52,7 @@ pub(crate) struct PackedFragment {
     blocks: u8,
 }
 
-/// The thin store of a group.
+/// A thin store of a group.
 pub(crate) struct ThinStore<'a> {
     bytes: GroupBytes<'a>,
     anchor: Anchor,
@@ -73,7 +73,7 @@ pub(crate) struct VolumeMap {
 }
 
 impl<'a> ThinStore<'a> {
-    /// Reads the newest checkpoint and all writes after it.
+    /// Reads the newest checkpoint and all writes after it, of one store of the pool.
     ///
     /// # Errors
     /// A sentence: the anchors, the table of lines or the segment table cannot be read.
@@ -82,9 +82,11 @@ impl<'a> ThinStore<'a> {
         drives: &'a [SurveyedDrive],
         (map, log): (&'a Map, &'a Log),
         pool: &ThinPoolRecord,
+        store: u16,
     ) -> Result<ThinStore<'a>, String> {
         let mut bytes = GroupBytes::new(group, drives, map, log);
-        let segments: Vec<u64> = pool
+        let store = pool.store(store).ok_or("its pool has no such store")?;
+        let segments: Vec<u64> = store
             .extents
             .iter()
             .flat_map(|extent| {
@@ -92,7 +94,7 @@ impl<'a> ThinStore<'a> {
                 first..((extent.start_byte + extent.len_bytes) / pool.segment_bytes).max(first)
             })
             .collect();
-        let first = *segments.first().ok_or("its pool has no segment")?;
+        let first = *segments.first().ok_or("the store has no segment")?;
         let anchor = newest_anchor(&mut bytes, group, first * pool.segment_bytes)?;
         if anchor.segment_bytes != pool.segment_bytes {
             return Err("its anchor has another segment size than the catalogue".to_owned());

@@ -4,7 +4,9 @@
 use std::rc::Rc;
 
 use drive::{Block, Buf, BufMut};
-use format::{BLOCK, Catalogue, ExtentRecord, ThinPoolRecord, ThinVolumeRecord, VolumeKind, VolumeRecord};
+use format::{
+    BLOCK, Catalogue, ExtentRecord, ThinPoolRecord, ThinStoreRecord, ThinVolumeRecord, VolumeKind, VolumeRecord,
+};
 use sim::engine::*;
 use sim::thin::any_compression;
 use sim::{Rng, Sim, SimEnv};
@@ -42,7 +44,8 @@ fn catalogue(group: &Group, grid: Grid, size_bytes: u64) -> Catalogue {
         thin: ThinVolumeRecord::default(),
     };
     let volumes = (1..).zip(NAMES).map(volume).collect();
-    let thin = Some(ThinPoolRecord { segment_bytes: grid.segment_bytes, extents });
+    let thin =
+        Some(ThinPoolRecord { segment_bytes: grid.segment_bytes, stores: vec![ThinStoreRecord { id: 0, extents }] });
     Catalogue { next_id: 3, volumes, thin, ..Catalogue::default() }
 }
 
@@ -99,8 +102,8 @@ fn thin_volumes_are_extracted_as_they_were_flushed_without_as_many_members_as_th
         sim.block_on(async {
             let (leader, array) = (group.leader().clone(), group.leader().shared().array);
             assert!(leader.add_intent_log().await.unwrap());
-            let extents = catalogue.thin.as_ref().unwrap().extents.clone();
-            let backing = || ArrayBacking::new(group.env.clone(), leader.clone());
+            let extents = catalogue.thin.as_ref().unwrap().stores[0].extents.clone();
+            let backing = || ArrayBacking::new(group.env.clone(), leader.clone(), (0, 1));
             Store::create(&backing(), array, [3; 16], grid, &extents).await.unwrap();
             leader.set_catalogue(catalogue.clone()).await.unwrap();
             let store = Store::open(backing(), array, grid, &extents, TUNING).await.unwrap();

@@ -71,7 +71,7 @@ async fn damage(group: &Group, rng: &mut Rng, place: &Place) {
 
 /// Uses the store in all ways. Anything may fail.
 async fn use_store(group: &Group, rng: &mut Rng, blocks: u64) -> bool {
-    let backing = ArrayBacking::new(group.env.clone(), group.leader().clone());
+    let backing = ArrayBacking::new(group.env.clone(), group.leader().clone(), (0, 1));
     let (grid, extents) = (small_grid(group), extents(group));
     let Ok(store) = ThinStore::open(backing, Uuid::from_bytes(ARRAY), grid, &extents, SMALL).await else {
         return false;

@@ -6,6 +6,7 @@ mod damage;
 mod full;
 mod pool;
 mod settings;
+mod stores;
 
 use std::cell::RefCell;
 

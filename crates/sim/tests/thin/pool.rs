@@ -64,7 +64,7 @@ pub async fn create(group: &Group) {
 /// Makes an empty store with a key of its own.
 pub async fn create_with(group: &Group, key: [u8; 16]) {
     assert!(group.leader().add_intent_log().await.is_ok());
-    let (grid, backing) = (small_grid(group), ArrayBacking::new(group.env.clone(), group.leader().clone()));
+    let (grid, backing) = (small_grid(group), ArrayBacking::new(group.env.clone(), group.leader().clone(), (0, 1)));
     let extents = extents(group);
     ThinStore::create(&backing, Uuid::from_bytes(ARRAY), key, grid, &extents).await.expect("a store is made");
 }
@@ -75,7 +75,7 @@ pub async fn open(group: &Group, blocks: u64) -> Pool {
 
 /// A store whose volumes are compressed.
 pub async fn open_with(group: &Group, blocks: u64, compression: [Compression; 2]) -> Pool {
-    let backing = ArrayBacking::new(group.env.clone(), group.leader().clone());
+    let backing = ArrayBacking::new(group.env.clone(), group.leader().clone(), (0, 1));
     let (grid, array) = (small_grid(group), Uuid::from_bytes(ARRAY));
     let extents = extents(group);
     let store = ThinStore::open(backing, array, grid, &extents, SMALL).await.expect("the store opens");
@@ -149,6 +149,15 @@ impl Pool {
     pub fn range(&self, rng: &mut Rng, max: u64) -> std::ops::Range<u64> {
         let start = rng.below(self.blocks);
         start..(start + 1 + rng.below(max)).min(self.blocks)
+    }
+
+    /// Writes each volume once.
+    pub async fn write_all(&self, model: &RefCell<Model>, rng: &mut Rng) {
+        for line in [1, 2] {
+            for start in (0..self.blocks).step_by(50) {
+                self.write(model, line, start..(start + 50).min(self.blocks), rng.chance(1, 20)).await;
+            }
+        }
     }
 
     /// Random requests, one after the other or several on different blocks at once.

@@ -18,6 +18,7 @@ use format::thin::entry::LEAF_BLOCKS;
 use super::backing::Backing;
 use super::compress::Compression;
 use super::pending::{Growth, block_bits};
+use super::pool::SpaceWanted;
 use super::store::ThinStore;
 use super::write::{Piece, split};
 
@@ -85,11 +86,15 @@ impl<B: Backing> ThinStore<B> {
             }
             // The first of two collections may have begun before.
             if !has_room && self.collected_in_vain.get() >= in_vain + 2 {
-                if !self.can_grow.get() {
+                if !self.can_grow() {
                     self.wait_a_while(line, &mut refusals).await?;
                     continue;
                 }
-                self.want_space();
+                self.want_space(SpaceWanted::Now);
+                if !is_crowded && !is_dirty {
+                    self.progress.changed().await;
+                    continue;
+                }
             }
             self.waits_for_landing.set(self.waits_for_landing.get() || is_crowded || is_dirty);
             self.waits_for_segments.set(self.waits_for_segments.get() || !has_room);
@@ -139,13 +144,15 @@ impl<B: Backing> ThinStore<B> {
         // Pending parts may take less than it seems: they are compressed, or free more.
         let before = *refusals.before.get_or_insert(self.next_sequence.get());
         let is_settled = self.pending.borrow().lowest().is_none_or(|lowest| lowest >= before);
-        self.want_space();
-        if is_settled && !self.can_grow.get() {
+        self.want_space(SpaceWanted::Now);
+        if is_settled && !self.can_grow() {
             return self.wait_a_while(line, refusals).await;
         }
-        self.waits_for_landing.set(self.waits_for_landing.get() || !is_settled);
         let changed = self.progress.next();
-        self.work.raise();
+        if !is_settled {
+            self.waits_for_landing.set(true);
+            self.work.raise();
+        }
         changed.await;
         Ok(())
     }

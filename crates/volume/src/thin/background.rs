@@ -5,6 +5,7 @@ use std::rc::{Rc, Weak};
 use drive::{BlockError, Env};
 
 use super::backing::Backing;
+use super::pool::SpaceWanted;
 use super::store::ThinStore;
 
 impl<B: Backing> ThinStore<B> {
@@ -37,7 +38,7 @@ impl<B: Backing> ThinStore<B> {
         }
         let space = self.space();
         if space.used() + space.reserved + space.limit / 8 > space.limit {
-            self.want_space();
+            self.want_space(SpaceWanted::Soon);
         }
         if self.waits_for_segments.take() && self.missing_segments(0) > 0 {
             self.collect_for_writes().await?;
@@ -48,16 +49,16 @@ impl<B: Backing> ThinStore<B> {
         Ok(())
     }
 
-    /// Enters what is pending into the map, if no request came since `last` was returned here.
+    /// Enters what is pending into the map, if no write came since the last call.
     ///
     /// # Errors
     /// [`BlockError`] if the store has failed.
-    pub async fn land_if_idle(self: &Rc<Self>, last: u64) -> Result<u64, BlockError> {
+    pub async fn land_if_idle(self: &Rc<Self>) -> Result<(), BlockError> {
         let next = self.next_sequence.get();
-        if next == last && self.pending.borrow().lowest().is_some() {
+        if self.seen_sequence.replace(next) == next && self.pending.borrow().lowest().is_some() {
             self.land_what_fits().await?;
         }
-        Ok(next)
+        Ok(())
     }
 
     /// Ends the background work, and makes a last checkpoint. Requests are refused from now on.

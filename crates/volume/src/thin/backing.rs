@@ -85,13 +85,16 @@ pub enum Allocated {
 pub struct ArrayBacking<E: Env> {
     env: E,
     array: Array<E>,
+    /// The store's stream of the intent log, and how many there are.
+    stream: (usize, usize),
     intents: RefCell<Option<Rc<IntentLog<E>>>>,
 }
 
 impl<E: Env> ArrayBacking<E> {
-    /// The group that `array` is a handle of.
-    pub fn new(env: E, array: Array<E>) -> Self {
-        ArrayBacking { env, array, intents: RefCell::default() }
+    /// The group that `array` is a handle of. The store uses one stream of the intent log: the
+    /// number `stream.0` of `stream.1`. No other store of the group may use it.
+    pub fn new(env: E, array: Array<E>, stream: (usize, usize)) -> Self {
+        ArrayBacking { env, array, stream, intents: RefCell::default() }
     }
 
     fn log(&self) -> Rc<IntentLog<E>> {
@@ -143,7 +146,7 @@ impl<E: Env> Backing for ArrayBacking<E> {
     }
 
     fn begin_intents(&self, generation: u64) -> Result<(), BlockError> {
-        let log = self.array.intent_log(generation, (0, 1), 1).ok_or(BlockError::NoSpace)?;
+        let log = self.array.intent_log(generation, self.stream, 1).ok_or(BlockError::NoSpace)?;
         self.intents.replace(Some(log));
         Ok(())
     }

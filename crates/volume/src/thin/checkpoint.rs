@@ -28,6 +28,7 @@ use format::thin::segment::{SEGMENTS_PER_LEAF, SegmentUse};
 
 use super::backing::Backing;
 use super::runs::claim;
+use super::segments::OpenSegment;
 use super::store::ThinStore;
 use super::trees::{Child, Line, NodeContent, child_records};
 
@@ -56,7 +57,7 @@ struct FrozenCheckpoint {
 #[derive(Default)]
 struct NodeWriter {
     runs: Vec<NodeRun>,
-    open: Option<u64>,
+    open: Option<OpenSegment>,
     contents: std::collections::BTreeMap<NodeId, Vec<u8>>,
 }
 
@@ -231,7 +232,7 @@ impl<B: Backing> ThinStore<B> {
             });
             leaves.extend(old.map(leaf_at));
         }
-        leaves.extend(self.node_segment.get().map(leaf_of));
+        leaves.extend(self.node_segment.get().map(|open| leaf_of(open.id)));
         loop {
             let table = self.own_ids(SEGMENTS_LINE, &leaves);
             let more = table.iter().map(|id| (*id, self.table_node_bytes(*id, &table)));

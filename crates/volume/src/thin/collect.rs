@@ -25,7 +25,7 @@ use super::compress::Compression;
 use super::leaf::LiveChanges;
 use super::pending::block_bits;
 use super::runs::{TakenRun, take_run};
-use super::segments::{Segment, SegmentState};
+use super::segments::{OpenSegment, Segment, SegmentState};
 use super::store::ThinStore;
 
 /// Most segments that are collected before a checkpoint frees them.
@@ -360,7 +360,7 @@ impl<B: Backing> ThinStore<B> {
         Ok(())
     }
 
-    fn collector_segment(&self, stream: usize) -> Result<u64, BlockError> {
+    fn collector_segment(&self, stream: usize) -> Result<OpenSegment, BlockError> {
         let mut open = self.collecting_segments.get();
         if let Some(open) = open[stream].filter(|open| self.segments.borrow().left(*open) > 0) {
             return Ok(open);
@@ -371,7 +371,7 @@ impl<B: Backing> ThinStore<B> {
         Ok(open[stream].expect("it was just opened"))
     }
 
-    async fn write_run_of_copies(self: &Rc<Self>, segment: u64, copies: &[Copy]) -> Result<(), BlockError> {
+    async fn write_run_of_copies(self: &Rc<Self>, segment: OpenSegment, copies: &[Copy]) -> Result<(), BlockError> {
         self.check_usable()?;
         let records = BatchRecords { fragments: copies.iter().map(|copy| copy.record).collect(), ..Default::default() };
         let end = records.contents(0).last().expect("a run has copies").end as u64;

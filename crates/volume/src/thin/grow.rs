@@ -29,39 +29,8 @@ impl<B: Backing> ThinStore<B> {
             segments.discarded(id);
         }
         drop(segments);
-        self.is_space_wanted.set(false);
-        self.progress.raise();
+        self.space_answered();
         Ok(())
-    }
-
-    /// Says whether the group has more space for the store. While it has, writes wait for that, and
-    /// are not refused.
-    pub fn set_can_grow(&self, can_grow: bool) {
-        self.can_grow.set(can_grow);
-        self.is_space_wanted.set(false);
-        self.work.raise();
-        self.progress.raise();
-    }
-
-    /// Sets what is called when the store wants more space: once, until extents are added or
-    /// [`ThinStore::set_can_grow`] is called.
-    pub fn on_space_wanted(&self, notify: Box<dyn Fn()>) {
-        self.on_space_wanted.replace(Some(notify));
-    }
-
-    /// Whether more space would be useful, and the group may have some.
-    pub fn wants_space(&self) -> bool {
-        self.is_space_wanted.get()
-    }
-
-    /// Asks for more space, if there may be some.
-    pub(super) fn want_space(&self) {
-        if self.can_grow.get()
-            && !self.is_space_wanted.replace(true)
-            && let Some(notify) = &*self.on_space_wanted.borrow()
-        {
-            notify();
-        }
     }
 
     /// Frees all frames of the intent log: their content is in segments, durably, when this
@@ -107,6 +76,7 @@ impl<B: Backing> ThinStore<B> {
                 self.change_leaf(line, leaf, super::leaf::MapLeaf::clear_all);
             }
             self.evict();
+            self.offer_space();
         }
         self.checkpoint().await?;
         {

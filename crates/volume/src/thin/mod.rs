@@ -32,7 +32,8 @@
 //!
 //! Still missing: snapshots.
 //!
-//! A store lives on one shard. The bytes are those of [`format::thin`].
+//! A store lives on one shard. A pool has several, which give each other space (`pool`). The bytes
+//! are those of [`format::thin`].
 //!
 //! Tests: `sim/tests/thin`.
 
@@ -47,6 +48,7 @@ mod grid;
 mod grow;
 mod leaf;
 mod pending;
+mod pool;
 mod read;
 mod recover;
 mod runs;
@@ -62,6 +64,7 @@ pub use admit::VolumeSettings;
 pub use backing::{Allocated, ArrayBacking, Backing};
 pub use compress::{Compression, compress, decompress};
 pub use grid::Grid;
+pub use pool::{PoolSpace, SpaceWanted};
 pub use recover::OpenThinError;
 pub use segments::SegmentSums;
 pub use space::ThinSpace;

@@ -32,6 +32,7 @@ use super::frames::Frames;
 use super::grid::Grid;
 use super::leaf::LiveChanges;
 use super::pending::{Part, block_bits};
+use super::pool::Growth;
 use super::runs::Place;
 use super::segments::SegmentTable;
 use super::signal::Signal;
@@ -107,7 +108,9 @@ impl<B: Backing> ThinStore<B> {
         Ok(())
     }
 
-    /// Opens the store in these extents, and brings it to the state of its last writes.
+    /// Opens the store in these extents, and brings it to the state of its last writes. It must
+    /// get no write until all stores of the group are open: the intent log may have frames of
+    /// theirs where it writes its own.
     ///
     /// # Errors
     /// [`OpenThinError`].
@@ -159,6 +162,7 @@ impl<B: Backing> ThinStore<B> {
             landed: RefCell::default(),
             unlogged: Cell::new(false),
             next_sequence: Cell::new(anchor.next_sequence),
+            seen_sequence: Cell::default(),
             generation: Cell::new(anchor.generation),
             covered: Cell::new(anchor.covered),
             changes_since: Cell::new(anchor.next_sequence),
@@ -174,9 +178,7 @@ impl<B: Backing> ThinStore<B> {
             work: Signal::default(),
             waits_for_landing: Cell::new(false),
             waits_for_segments: Cell::new(false),
-            can_grow: Cell::new(false),
-            is_space_wanted: Cell::new(false),
-            on_space_wanted: RefCell::default(),
+            growth: Growth::default(),
             collected_in_vain: Cell::new(0),
             garbage_in_vain: Cell::new(None),
             failed: RefCell::default(),

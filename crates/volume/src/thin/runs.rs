@@ -15,6 +15,7 @@ use format::thin::{Codec, StoredRange, UNIT_BYTES, WINDOW_BLOCKS};
 use super::backing::Backing;
 use super::leaf::LiveChanges;
 use super::pending::{Part, PartId, Pending};
+use super::segments::OpenSegment;
 use super::signal::Signal;
 use super::store::ThinStore;
 use super::write::{fragment_record, hole_record};
@@ -28,7 +29,7 @@ pub(super) struct RunQueue {
     /// Bytes that all of them take in runs.
     bytes: u64,
     /// The segment that is being filled.
-    open: Option<u64>,
+    open: Option<OpenSegment>,
 }
 
 /// A part that does not fit into a run may be passed over by so many smaller ones.
@@ -45,7 +46,7 @@ impl RunQueue {
         self.bytes
     }
 
-    pub fn open_segment(&self) -> Option<u64> {
+    pub fn open_segment(&self) -> Option<OpenSegment> {
         self.open
     }
 
@@ -268,7 +269,7 @@ impl<B: Backing> ThinStore<B> {
     }
 
     /// The segment that is being filled with writes of users, or another one.
-    fn data_segment(&self) -> Option<u64> {
+    fn data_segment(&self) -> Option<OpenSegment> {
         let open = self.queue.borrow().open;
         if let Some(open) = open.filter(|open| self.segments.borrow().left(*open) > 0) {
             return Some(open);
@@ -285,7 +286,7 @@ impl<B: Backing> ThinStore<B> {
         Some(next)
     }
 
-    fn begin_run(self: &Rc<Self>, segment: u64, run: PlannedRun) -> Rc<RunResult> {
+    fn begin_run(self: &Rc<Self>, segment: OpenSegment, run: PlannedRun) -> Rc<RunResult> {
         let newest = run.parts.iter().map(|part| part.sequence).max().expect("a run has parts");
         let address = self.segments.borrow_mut().fill(segment, run.bytes, newest);
         let (data, places) = self.encode_run(address, &run);

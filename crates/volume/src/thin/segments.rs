@@ -1,6 +1,8 @@
 //! The segment table: what each segment is used for, and how much of it is live.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{AddAssign, Range};
 
 use format::thin::StoredRange;
 use format::thin::segment::{SEGMENTS_PER_LEAF, SegmentRecord, SegmentUse};
@@ -20,10 +22,21 @@ pub(super) enum SegmentState {
     Freed,
 }
 
+/// A segment that was opened to be filled, until it is full or closed. It can be free and opened
+/// for something else after that, while this is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OpenSegment {
+    pub id: u64,
+    /// Number of the opening.
+    opening: u64,
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Segment {
     pub state: SegmentState,
     pub record: SegmentRecord,
+    /// Number of its last opening, 0 before the first.
+    opening: u64,
     /// Runs in it that are being written, or are not in the map yet.
     pub in_flight: u32,
     /// How often its content was moved by the collector, at least. Not known after a start.
@@ -47,6 +60,16 @@ pub struct SegmentSums {
     pub garbage: u64,
 }
 
+impl AddAssign for SegmentSums {
+    fn add_assign(&mut self, other: SegmentSums) {
+        self.total += other.total;
+        self.free += other.free;
+        self.live_data += other.live_data;
+        self.live_nodes += other.live_nodes;
+        self.garbage += other.garbage;
+    }
+}
+
 pub(super) struct SegmentTable {
     grid: Grid,
     segments: BTreeMap<u64, Segment>,
@@ -55,6 +78,8 @@ pub(super) struct SegmentTable {
     empty: BTreeSet<u64>,
     /// Number of segments that are to be discarded.
     freed: usize,
+    /// How often a segment was opened.
+    openings: u64,
     /// Leaves of the table that changed since the last checkpoint.
     pub dirty: BTreeSet<u64>,
     live_data: u64,
@@ -71,6 +96,7 @@ impl SegmentTable {
             free: BTreeSet::new(),
             empty: BTreeSet::new(),
             freed: 0,
+            openings: 0,
             dirty: BTreeSet::new(),
             live_data: 0,
             live_nodes: 0,
@@ -82,7 +108,7 @@ impl SegmentTable {
     pub fn add(&mut self, id: u64, record: SegmentRecord) {
         let is_free = record.used_for == SegmentUse::Free;
         let state = if is_free { SegmentState::Freed } else { SegmentState::Closed };
-        let segment = Segment { state, record, in_flight: 0, moves: 0, unreadable: false };
+        let segment = Segment { state, record, opening: 0, in_flight: 0, moves: 0, unreadable: false };
         let replaced = self.segments.insert(id, segment);
         debug_assert!(replaced.is_none(), "segment {id} twice");
         self.note_empty(id);
@@ -134,22 +160,26 @@ impl SegmentTable {
     }
 
     /// Opens the first free segment, for content that the collector has moved so often.
-    pub fn open(&mut self, used_for: SegmentUse, moves: u8) -> Option<u64> {
+    pub fn open(&mut self, used_for: SegmentUse, moves: u8) -> Option<OpenSegment> {
         let id = self.free.pop_first()?;
         let segment = self.segments.get_mut(&id).expect("a segment of the store");
-        (segment.state, segment.moves) = (SegmentState::Open, moves);
+        self.openings += 1;
+        (segment.state, segment.moves, segment.opening) = (SegmentState::Open, moves, self.openings);
         segment.record = SegmentRecord { used_for, ..SegmentRecord::default() };
         self.mark_dirty(id);
-        Some(id)
+        Some(OpenSegment { id, opening: self.openings })
     }
 
     /// Takes the next bytes of an open segment for a run. Returns where the run begins. The segment
     /// is closed when nothing is left.
-    pub fn fill(&mut self, id: u64, run_bytes: u64, newest_sequence: u64) -> u64 {
-        let segment = self.segments.get_mut(&id).expect("a segment of the store");
-        debug_assert_eq!(segment.state, SegmentState::Open);
+    ///
+    /// # Panics
+    /// If less is left than the run takes.
+    pub fn fill(&mut self, open: OpenSegment, run_bytes: u64, newest_sequence: u64) -> u64 {
+        let id = open.id;
+        assert!(run_bytes <= self.left(open), "a run of {run_bytes} bytes in segment {id}");
+        let segment = self.segments.get_mut(&id).expect("it is open");
         let start = u64::from(segment.record.filled_bytes);
-        assert!(start + run_bytes <= self.grid.segment_bytes, "a run of {run_bytes} bytes at {start} of a segment");
         segment.record.filled_bytes += run_bytes as u32;
         segment.record.newest_sequence = segment.record.newest_sequence.max(newest_sequence);
         segment.in_flight += 1;
@@ -162,16 +192,23 @@ impl SegmentTable {
     }
 
     /// Ends the filling of a segment.
-    pub fn close(&mut self, id: u64) {
-        self.segments.get_mut(&id).expect("a segment of the store").state = SegmentState::Closed;
-        self.note_empty(id);
+    pub fn close(&mut self, open: OpenSegment) {
+        if self.is_open(open) {
+            self.segments.get_mut(&open.id).expect("it is open").state = SegmentState::Closed;
+            self.note_empty(open.id);
+        }
+    }
+
+    /// Whether a segment is still open since that opening.
+    fn is_open(&self, open: OpenSegment) -> bool {
+        let is_same = |segment: &Segment| segment.state == SegmentState::Open && segment.opening == open.opening;
+        self.segments.get(&open.id).is_some_and(is_same)
     }
 
     /// Bytes that are left in an open segment.
-    pub fn left(&self, id: u64) -> u64 {
-        let segment = &self.segments[&id];
-        if segment.state == SegmentState::Open {
-            self.grid.segment_bytes - u64::from(segment.record.filled_bytes)
+    pub fn left(&self, open: OpenSegment) -> u64 {
+        if self.is_open(open) {
+            self.grid.segment_bytes - u64::from(self.segments[&open.id].record.filled_bytes)
         } else {
             0
         }
@@ -257,6 +294,31 @@ impl SegmentTable {
         self.free.insert(id);
     }
 
+    /// Removes free segments from the table: so many, or fewer if they are in more ranges. The
+    /// longest ranges come first. A checkpoint calls all of them free already.
+    pub fn remove_free(&mut self, count: usize, ranges_max: usize) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for &id in &self.free {
+            match ranges.last_mut() {
+                Some(last) if last.end == id => last.end += 1,
+                _ => ranges.push(id..id + 1),
+            }
+        }
+        ranges.sort_by_key(|range| Reverse(range.end - range.start));
+        ranges.truncate(ranges_max);
+        let mut left = count as u64;
+        for range in &mut ranges {
+            range.start = range.end - left.min(range.end - range.start);
+            left -= range.end - range.start;
+            for id in range.clone() {
+                self.free.remove(&id);
+                self.segments.remove(&id);
+            }
+        }
+        ranges.retain(|range| !range.is_empty());
+        ranges
+    }
+
     /// The records of a leaf of the table.
     pub fn leaf(&self, leaf: u64) -> Vec<SegmentRecord> {
         let ids = leaf * SEGMENTS_PER_LEAF..(leaf + 1) * SEGMENTS_PER_LEAF;
@@ -268,5 +330,46 @@ impl SegmentTable {
         let free = (self.free.len() + self.freed) as u64 * self.grid.segment_bytes;
         let (live_data, live_nodes) = (self.live_data, self.live_nodes);
         SegmentSums { total, free, live_data, live_nodes, garbage: total - free - live_data - live_nodes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_that_is_free_again_belongs_to_the_one_that_opens_it_next() {
+        let grid = Grid { segment_bytes: 65536, unit_bytes: 16384 };
+        let mut table = SegmentTable::new(grid);
+        table.add(3, SegmentRecord::default());
+        table.discarded(3);
+        let first = table.open(SegmentUse::Data, 0).expect("one is free");
+        table.fill(first, 65536, 7);
+        table.landed(grid.start(3));
+        assert_eq!(table.free_unused(7), [3]);
+        table.discarded(3);
+        table.close(first);
+        assert_eq!(table.free_count(), 1);
+        let second = table.open(SegmentUse::Nodes, 0).expect("it is free again");
+        table.close(first);
+        assert_eq!((table.left(first), table.left(second)), (0, 65536));
+        table.fill(second, 65536, 0);
+        table.landed(grid.start(3));
+        assert_eq!(table.free_unused(7), [3]);
+        table.discarded(3);
+        assert_eq!(table.remove_free(1, 1), [3..4]);
+        assert_eq!((table.left(second), table.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_longest_free_ranges_are_removed_first() {
+        let mut table = SegmentTable::new(Grid { segment_bytes: 65536, unit_bytes: 16384 });
+        for id in [1, 2, 4, 5, 6, 9] {
+            table.add(id, SegmentRecord::default());
+            table.discarded(id);
+        }
+        assert_eq!(table.remove_free(2, 2), [5..7]);
+        assert_eq!(table.remove_free(3, 2), [1..3, 4..5]);
+        assert_eq!(table.next_free().collect::<Vec<_>>(), [9]);
     }
 }

@@ -17,6 +17,8 @@
 //! Example: a pool of 1 TiB has 2^20 segments of 1 MiB. 128 MiB are kept for the checkpoint and 64
 //! for the collector, and the limit is 15/16 of what segments hold beside their indexes: 0.93 TiB.
 
+use std::ops::AddAssign;
+
 use format::BLOCK;
 use format::thin::batch::BATCH_HEAD_BYTES;
 use format::thin::entry::{ENTRY_BYTES, LEAF_BLOCKS};
@@ -59,8 +61,8 @@ const AHEAD_SEGMENTS_MAX: usize = 32;
 const LEAF_PATH_BYTES: u64 =
     (NODE_HEAD_BYTES + LEAF_BLOCKS as usize * ENTRY_BYTES + 2 * inner_node_bytes(CHILDREN)) as u64;
 
-/// The space of a store, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The space of a store, or of all stores of a pool, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThinSpace {
     /// Sums over its segments.
     pub segments: SegmentSums,
@@ -84,6 +86,15 @@ impl ThinSpace {
     }
 }
 
+impl AddAssign for ThinSpace {
+    fn add_assign(&mut self, other: ThinSpace) {
+        self.segments += other.segments;
+        self.growth += other.growth;
+        self.reserved += other.reserved;
+        self.limit += other.limit;
+    }
+}
+
 impl<B: Backing> ThinStore<B> {
     /// The numbers of the store's space.
     pub fn space(&self) -> ThinSpace {
@@ -91,12 +102,32 @@ impl<B: Backing> ThinStore<B> {
             let segments = self.segments.borrow();
             (segments.sums(), segments.len())
         };
-        let kept = self.reserved_segments(count) + WRITE_SEGMENTS + OTHER_SEGMENTS;
-        let held = count.saturating_sub(kept) as u64 * self.dense_bytes();
-        let collector = collector_segments(count) as u64;
-        let limit = (held * LIVE_SHARE.0 / LIVE_SHARE.1).min(held * collector / (collector + 1));
         let growth = self.pending.borrow().growth().bytes;
-        ThinSpace { segments, growth, reserved: self.reserved_bytes(), limit }
+        ThinSpace { segments, growth, reserved: self.reserved_bytes(), limit: self.limit_of(count) }
+    }
+
+    /// Most bytes that may be live in so many segments.
+    fn limit_of(&self, segments: usize) -> u64 {
+        let kept = self.reserved_segments(segments) + WRITE_SEGMENTS + OTHER_SEGMENTS;
+        let held = segments.saturating_sub(kept) as u64 * self.dense_bytes();
+        let collector = collector_segments(segments) as u64;
+        (held * LIVE_SHARE.0 / LIVE_SHARE.1).min(held * collector / (collector + 1))
+    }
+
+    /// Segments without which all that is stored and kept would still be within the limit.
+    pub(super) fn spare_segments(&self) -> usize {
+        let (space, count) = (self.space(), self.segments.borrow().len());
+        let least = space.used() + space.reserved;
+        let spare = (space.unused() / self.dense_bytes()) as usize;
+        // A small store keeps a larger part of itself. So the limit may fall by more.
+        (0..=spare.min(count)).rev().find(|spare| self.limit_of(count - spare) >= least).unwrap_or(0)
+    }
+
+    /// Free segments that neither reserves nor accepted writes need.
+    pub(super) fn free_segments(&self) -> usize {
+        let segments = self.segments.borrow();
+        let kept = self.reserved_segments(segments.len()) + self.queued_segments() + WRITE_SEGMENTS;
+        segments.free_count().saturating_sub(kept)
     }
 
     /// Bytes of fragments that a segment holds beside the indexes of its runs.
@@ -170,6 +201,7 @@ impl<B: Backing> ThinStore<B> {
         let segments = self.segments.borrow();
         let ahead = steps * (segments.len() / AHEAD_SHARE).min(AHEAD_SEGMENTS_MAX);
         let wanted = self.reserved_segments(segments.len()) + self.queued_segments() + WRITE_SEGMENTS + ahead;
+        let wanted = wanted + self.growth.giving.get();
         wanted.saturating_sub(segments.free_count())
     }
 

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -22,8 +23,9 @@ use super::frames::{Frame, Frames};
 use super::grid::Grid;
 use super::leaf::{LiveChanges, MapLeaf};
 use super::pending::Pending;
+use super::pool::Growth;
 use super::runs::RunQueue;
-use super::segments::SegmentTable;
+use super::segments::{OpenSegment, SegmentTable};
 use super::signal::Signal;
 use super::trees::{Child, Lookup, NodeContent, Trees};
 use super::write::Arrived;
@@ -58,7 +60,7 @@ impl Default for Tuning {
 /// The store's own metadata is damaged.
 pub(super) const DAMAGED: BlockError = BlockError::Lost { lost: 1, survives: 0 };
 
-/// A thin store on its shard. All thin volumes of a group are in one.
+/// A thin store on its shard. The thin volumes of a group are in one or several.
 pub struct ThinStore<B: Backing> {
     pub(super) backing: B,
     pub(super) array: Uuid,
@@ -83,6 +85,8 @@ pub struct ThinStore<B: Backing> {
     /// A write was acknowledged that is in a run and not in the log, after the last flush.
     pub(super) unlogged: Cell<bool>,
     pub(super) next_sequence: Cell<u64>,
+    /// The number of the next write at the last look whether the store is idle.
+    pub(super) seen_sequence: Cell<u64>,
     /// The newest durable checkpoint.
     pub(super) generation: Cell<u64>,
     /// Writes that it covers.
@@ -91,9 +95,9 @@ pub struct ThinStore<B: Backing> {
     pub(super) changes_since: Cell<u64>,
     pub(super) intent_generation: Cell<u64>,
     /// The segments that are being filled by the collector, by its streams.
-    pub(super) collecting_segments: Cell<[Option<u64>; STREAMS]>,
+    pub(super) collecting_segments: Cell<[Option<OpenSegment>; STREAMS]>,
     /// The segment that is being filled with nodes.
-    pub(super) node_segment: Cell<Option<u64>>,
+    pub(super) node_segment: Cell<Option<OpenSegment>>,
     /// Where the nodes of the store's own trees are.
     pub(super) own_nodes: RefCell<BTreeMap<NodeId, StoredRange>>,
     /// Nodes that are being loaded, and who waits for them.
@@ -112,11 +116,7 @@ pub struct ThinStore<B: Backing> {
     pub(super) waits_for_landing: Cell<bool>,
     /// A write waits for free segments.
     pub(super) waits_for_segments: Cell<bool>,
-    /// The group has more space.
-    pub(super) can_grow: Cell<bool>,
-    /// More space would be useful.
-    pub(super) is_space_wanted: Cell<bool>,
-    pub(super) on_space_wanted: RefCell<Option<Box<dyn Fn()>>>,
+    pub(super) growth: Growth,
     /// How often the collector could gain nothing for writes that wait.
     pub(super) collected_in_vain: Cell<u64>,
     /// Garbage when the collector last gained nothing without being waited for.
@@ -159,6 +159,18 @@ pub struct ThinCounts {
     pub collected_segments: u64,
     /// Segments that checkpoints freed.
     pub freed_segments: u64,
+}
+
+impl AddAssign for ThinCounts {
+    fn add_assign(&mut self, other: ThinCounts) {
+        self.data_run_bytes += other.data_run_bytes;
+        self.collected_run_bytes += other.collected_run_bytes;
+        self.node_run_bytes += other.node_run_bytes;
+        self.frames += other.frames;
+        self.checkpoints += other.checkpoints;
+        self.collected_segments += other.collected_segments;
+        self.freed_segments += other.freed_segments;
+    }
 }
 
 /// A node is being loaded. When that ends, even early, others that wait for it look again.

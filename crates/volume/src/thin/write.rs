@@ -220,6 +220,8 @@ impl<B: Backing> ThinStore<B> {
         }
         arrived.bytes += if piece.content.is_some() { piece.blocks * BLOCK_BYTES } else { 0 };
         arrived.requests.push(ArrivedRequest { parts, fua, done });
+        drop(arrived);
+        self.offer_space();
         acknowledged
     }
 

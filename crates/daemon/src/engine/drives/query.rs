@@ -158,7 +158,7 @@ impl Engine {
 
     pub(crate) async fn query_volume(&self, group: &Arc<Group>, record: &format::VolumeRecord) -> Answer<api::Volume> {
         if record.kind == format::VolumeKind::Thin {
-            let (mapped, stored) = group.thin_bytes(record.id).await?;
+            let (mapped, stored) = group.thin_bytes(record).await?;
             return Ok(view::volume(group, record, mapped, Some(stored)));
         }
         let extents = record.extents.clone();

@@ -26,6 +26,7 @@ pub(crate) mod shard;
 pub(crate) mod start;
 pub(crate) mod stopped;
 pub(crate) mod thin;
+mod thin_growth;
 pub(crate) mod thin_settings;
 mod thin_trend;
 pub(crate) mod thin_volume;
@@ -35,7 +36,7 @@ pub(crate) mod wipe;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use api::ErrorCode;
@@ -44,7 +45,7 @@ use drive::{BlockError, Env};
 use export::{HostSecrets, Limiter, SharedNamespace};
 use format::{Catalogue, ExtentRecord, SettingsRecord, Uuid, VolumeKind, VolumeRecord};
 use runtime::{ShardEnv, ShardHandle};
-use tokio::sync::Notify;
+use volume::thin::PoolSpace;
 
 use crate::engine::drives::RequestedDrive;
 use crate::engine::errors::stopping;
@@ -108,10 +109,10 @@ pub(crate) struct GroupBody {
     pub space_turn: tokio::sync::Mutex<()>,
     pub maintenance: Maintenance,
     pub presence: Mutex<Presence>,
-    /// Notified when the pool of thin volumes of any group wants more space.
-    thin_growth: Arc<Notify>,
-    /// The thin store's activity when it was last looked at.
-    thin_activity: AtomicU64,
+    /// How stores of the pool of thin volumes ask for space.
+    pool_space: Arc<PoolSpace>,
+    /// Streams of the intent log, for as long as a thin store is open.
+    thin_streams: AtomicUsize,
     /// How the pool of thin volumes fills.
     thin_trend: Mutex<thin_trend::Trend>,
     /// Why the thin volumes could not be started.
@@ -257,15 +258,18 @@ impl Group {
 
     /// Brings a volume to the state of its record on all shards.
     pub async fn set_volume(&self, record: &VolumeRecord) -> Answer<()> {
-        let (key, leading, line) = (self.key, self.shards[0].clone(), record.id as u32);
-        let is_thin = record.kind == VolumeKind::Thin;
-        let counter = self.lead(move |_| async move {
-            shard::store(key).filter(|_| is_thin).map(|store| store.written_counter(line)).unwrap_or_default()
-        });
-        let written_bytes = counter.await?;
+        let (key, line) = (self.key, record.id as u32);
+        let store_shard = self.store_shard(record.thin.store);
+        let written_bytes = match record.kind {
+            VolumeKind::Direct => None,
+            VolumeKind::Thin => {
+                self.on_store(record.thin.store, move |store| async move { store.written_counter(line) }).await?
+            }
+        };
+        let written_bytes = written_bytes.unwrap_or_default();
         for handle in &self.shards {
-            let (record, leading, written_bytes) = (record.clone(), leading.clone(), written_bytes.clone());
-            let set = handle.call(move || shard::set_volume(key, record, leading, written_bytes));
+            let (record, store_shard, written_bytes) = (record.clone(), store_shard.clone(), written_bytes.clone());
+            let set = handle.call(move || shard::set_volume(key, record, store_shard, written_bytes));
             set.await.map_err(|_| stopping())?.map_err(|error| block_error(&self.name, &error))?;
         }
         Ok(())
@@ -369,7 +373,7 @@ impl Group {
     /// made durable.
     async fn leave_shards(&self, in_order: bool) -> Answer<Option<BlockError>> {
         let key = self.key;
-        let mut failed = if in_order { self.stop_thin_store().await? } else { None };
+        let mut failed = if in_order { self.stop_stores().await? } else { None };
         for handle in self.shards.iter().rev() {
             let leave = handle.call(move || async move {
                 match shard::group(key) {

@@ -1,7 +1,7 @@
 //! The objects of the daemon on one shard.
 //!
-//! Each shard has an `Array` of every group and a handle of every volume. The leading shard also
-//! has the thin stores. They cannot leave their thread, so other threads refer to them by number.
+//! Each shard has an `Array` of every group and a handle of every volume. Each thin store is on one
+//! shard. Objects cannot leave their thread, so other threads refer to them by number.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -36,8 +36,8 @@ pub(crate) type GroupMessage = (GroupKey, Message);
 struct Objects {
     groups: BTreeMap<GroupKey, Array<ShardEnv>>,
     volumes: BTreeMap<(GroupKey, u64), Served>,
-    /// Thin stores, on the leading shard only.
-    stores: BTreeMap<GroupKey, LocalStore>,
+    /// Thin stores of this shard, by their identity in their group.
+    stores: BTreeMap<(GroupKey, u16), LocalStore>,
     imports: BTreeMap<GroupKey, Served>,
     shared: BTreeMap<u32, Raw>,
     /// By address; a host name may have several listeners.
@@ -88,7 +88,8 @@ pub(crate) fn group(key: GroupKey) -> Option<Array<ShardEnv>> {
 pub(crate) fn remove_group(key: GroupKey) {
     let gone = OBJECTS.with_borrow_mut(|objects| {
         let volumes: Vec<_> = objects.volumes.extract_if(.., |(group, _), _| *group == key).collect();
-        (objects.groups.remove(&key), objects.stores.remove(&key), volumes)
+        let stores: Vec<_> = objects.stores.extract_if(.., |(group, _), _| *group == key).collect();
+        (objects.groups.remove(&key), stores, volumes)
     });
     // Dropped outside the borrow: dropping the last handle of a drive closes it.
     drop(gone);
@@ -106,18 +107,25 @@ pub(crate) fn uninstall_drive(key: GroupKey, id: DriveId) {
     }
 }
 
-pub(crate) fn add_store(key: GroupKey, store: LocalStore) {
-    OBJECTS.with_borrow_mut(|objects| objects.stores.insert(key, store));
+pub(crate) fn add_store(key: GroupKey, id: u16, store: LocalStore) {
+    OBJECTS.with_borrow_mut(|objects| objects.stores.insert((key, id), store));
 }
 
-pub(crate) fn remove_store(key: GroupKey) {
-    let gone = OBJECTS.with_borrow_mut(|objects| objects.stores.remove(&key));
+pub(crate) fn remove_store(key: GroupKey, id: u16) {
+    let gone = OBJECTS.with_borrow_mut(|objects| objects.stores.remove(&(key, id)));
     drop(gone);
 }
 
-/// The thin store of a group, if this is the group's leading shard and it has one.
-pub(crate) fn store(key: GroupKey) -> Option<LocalStore> {
-    OBJECTS.with_borrow(|objects| objects.stores.get(&key).cloned())
+/// A thin store of a group, if it is on this shard and could be opened.
+pub(crate) fn store(key: GroupKey, id: u16) -> Option<LocalStore> {
+    OBJECTS.with_borrow(|objects| objects.stores.get(&(key, id)).cloned())
+}
+
+/// The thin stores of a group on this shard.
+pub(crate) fn stores(key: GroupKey) -> Vec<(u16, LocalStore)> {
+    OBJECTS.with_borrow(|objects| {
+        objects.stores.range((key, 0)..=(key, u16::MAX)).map(|((_, id), store)| (*id, store.clone())).collect()
+    })
 }
 
 /// A thin volume on the shard of its store.
@@ -129,14 +137,14 @@ pub(crate) fn thin_volume(key: GroupKey, id: u64) -> Option<LocalThin> {
 }
 
 /// Adds a volume, or changes its size and extents. When this returns, no request uses the old
-/// extents any more. The store of a thin volume is on `leading`.
+/// extents any more. The store of a thin volume is on `store_shard`.
 ///
 /// # Errors
 /// [`BlockError`] if a thin volume may have content behind its end.
 pub(crate) async fn set_volume(
     key: GroupKey,
     record: VolumeRecord,
-    leading: ShardHandle,
+    store_shard: ShardHandle,
     written_bytes: Arc<AtomicU64>,
 ) -> Result<(), BlockError> {
     let known = OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, record.id)).cloned());
@@ -152,7 +160,7 @@ pub(crate) async fn set_volume(
         }
         Some(_) => {}
         None => {
-            let Some(volume) = new_volume(key, &record, leading, written_bytes) else { return Ok(()) };
+            let Some(volume) = new_volume(key, &record, store_shard, written_bytes) else { return Ok(()) };
             OBJECTS.with_borrow_mut(|objects| objects.volumes.insert((key, record.id), volume));
         }
     }
@@ -161,7 +169,7 @@ pub(crate) async fn set_volume(
 
 /// Has the store know how a thin volume uses it.
 fn set_thin(key: GroupKey, record: &VolumeRecord) {
-    if let Some(store) = store(key) {
+    if let Some(store) = store(key, record.thin.store) {
         store.set_settings(record.id as u32, thin_settings::of_store(&record.thin));
     }
 }
@@ -170,18 +178,19 @@ fn set_thin(key: GroupKey, record: &VolumeRecord) {
 fn new_volume(
     key: GroupKey,
     record: &VolumeRecord,
-    leading: ShardHandle,
+    store_shard: ShardHandle,
     written_bytes: Arc<AtomicU64>,
 ) -> Option<Served> {
     let array = group(key)?;
     let volume = match record.kind {
         VolumeKind::Direct => Served::Volume(Direct::new(array, record.size_bytes, record.extents.clone())),
-        VolumeKind::Thin if leading.index() == ShardEnv::current().index() => {
+        VolumeKind::Thin if store_shard.index() == ShardEnv::current().index() => {
             set_thin(key, record);
-            Served::Thin(ThinVolume::Here(LocalThin::new(store(key)?, record.id as u32, record.size_bytes)))
+            let store = store(key, record.thin.store)?;
+            Served::Thin(ThinVolume::Here(LocalThin::new(store, record.id as u32, record.size_bytes)))
         }
         VolumeKind::Thin => Served::Thin(ThinVolume::There(Rc::new(DistantThin {
-            store_shard: leading,
+            store_shard,
             key,
             id: record.id,
             size_bytes: Cell::new(record.size_bytes),

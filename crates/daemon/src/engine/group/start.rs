@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use array::{
@@ -12,6 +12,7 @@ use drive::WarmState;
 use export::HostSecrets;
 use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, warm_file};
 use tokio::sync::Notify;
+use volume::thin::PoolSpace;
 
 use crate::engine::drives::RequestedDrive;
 use crate::engine::errors::stopping;
@@ -95,8 +96,8 @@ pub(crate) async fn start(
         space_turn: tokio::sync::Mutex::default(),
         maintenance: Maintenance::default(),
         presence: Mutex::default(),
-        thin_growth,
-        thin_activity: AtomicU64::default(),
+        pool_space: PoolSpace::new(move || thin_growth.notify_one()),
+        thin_streams: AtomicUsize::new(0),
         thin_trend: Mutex::default(),
         thin_failure: Mutex::default(),
     });
@@ -239,7 +240,7 @@ impl Group {
         self.configure(&catalogue.settings).await?;
         host_keys::load(&self.secrets, group, &catalogue.secrets);
         host_tls_keys::load(&self.secrets, group, &catalogue.tls_keys);
-        if let Some(error) = self.open_thin_store(&catalogue).await? {
+        if let Some(error) = self.open_stores(&catalogue).await? {
             tracing::error!(group, %error, "the thin volumes are not started");
             self.thin_failure.lock().unwrap_or_else(PoisonError::into_inner).replace(error.to_string());
         }

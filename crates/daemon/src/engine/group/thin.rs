@@ -1,142 +1,207 @@
-//! The thin pool of a group: its space, and the thin store in it.
+//! The thin pool of a group, and the thin stores in it.
 //!
-//! The pool comes with the first thin volume and goes with the last. It takes space from the group
-//! in steps, whenever the store says that it will need more.
+//! A store owns the maps of some thin volumes, on one shard. The first store comes with the first
+//! thin volume. Further volumes get stores on other shards, as long as the group has room for that,
+//! and then share the stores. A store goes with its last volume, and the pool with its last store.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::SeqCst;
 
-use api::{ErrorCode, VolumeName};
-use array::Array;
-use drive::{BlockError, Env};
-use format::{Catalogue, ExtentRecord, ThinPoolRecord, VolumeKind};
-use runtime::ShardEnv;
-use tokio::sync::Notify;
-use volume::Space;
+use api::ErrorCode;
+use drive::{BlockError, Env, join_all};
+use format::{Catalogue, ExtentRecord, THIN_STORES_MAX, ThinPoolRecord, ThinStoreRecord, VolumeKind, VolumeRecord};
+use runtime::{ShardEnv, ShardHandle};
 use volume::thin::{ArrayBacking, Grid, OpenThinError, ThinCounts, ThinSpace, ThinStore, Tuning};
 
-use crate::engine::errors::new_uuid;
+use crate::engine::Group;
+use crate::engine::errors::{new_uuid, stopping};
+use crate::engine::group::thin_growth::{SEGMENTS_MIN, step_bytes, take};
 use crate::engine::group::{block_error, shard, thin_trend};
-use crate::engine::{Engine, Group, settings, view};
+use crate::engine::{settings, view};
 use crate::http::{Answer, ControlError};
 
-/// The pool takes the larger of this and one part of the group in [`STEP_SHARE`] at once.
-const STEP_BYTES_MIN: u64 = 1 << 30;
-const STEP_SHARE: u64 = 256;
+/// A further store is made if the group has free space for so many.
+const FREE_STORES_MIN: u64 = 8;
 
-/// A step takes at most one part in so many of the free space, if that is enough for a pool.
-const FREE_SHARE: u64 = 4;
-
-/// Segments without which a pool is not worth its reserves.
-const SEGMENTS_MIN: u64 = 48;
-
-/// A store that got no request for so long is idle.
-const IDLE: Duration = Duration::from_secs(10);
-
-type Store = ThinStore<ArrayBacking<ShardEnv>>;
-
-/// Extents for a pool, in whole segments: `step_bytes`, or fewer if the group has not so much.
-fn take(space: Space, used: &[ExtentRecord], segment_bytes: u64, step_bytes: u64) -> Vec<ExtentRecord> {
-    let space = Space { align_bytes: segment_bytes, ..space };
-    let free = space.free_bytes(used);
-    let wanted = step_bytes.min(free) / segment_bytes * segment_bytes;
-    let found = if wanted == 0 { None } else { volume::allocate(space, used, wanted) };
-    let whole =
-        |extent: ExtentRecord| ExtentRecord { len_bytes: extent.len_bytes / segment_bytes * segment_bytes, ..extent };
-    found.into_iter().flatten().map(whole).filter(|extent| extent.len_bytes > 0).collect()
-}
-
-/// Bytes of the next step of a pool. A small group keeps most of its free space.
-fn step_bytes(space: &Space, used: &[ExtentRecord], segment_bytes: u64) -> u64 {
-    let step = STEP_BYTES_MIN.max(space.capacity_bytes / STEP_SHARE);
-    step.min(space.free_bytes(used) / FREE_SHARE).max(SEGMENTS_MIN * segment_bytes)
-}
-
-/// Opens the store of a pool on the leading shard.
-async fn open(array: Array<ShardEnv>, pool: ThinPoolRecord) -> Result<Rc<Store>, OpenThinError> {
-    let uuid = array.shared().array;
-    let grid = Grid::of(&array.shared().geometry, pool.segment_bytes).ok_or(OpenThinError::NoRoom)?;
-    let backing = ArrayBacking::new(ShardEnv::current(), array);
-    ThinStore::open(backing, uuid, grid, &pool.extents, Tuning::default()).await
-}
+pub(crate) type Store = ThinStore<ArrayBacking<ShardEnv>>;
 
 impl Group {
-    /// Opens the thin store, if the group has one, and frees what deleted volumes have left there.
-    /// From then on drives can get in sync.
-    pub async fn open_thin_store(&self, catalogue: &Catalogue) -> Answer<Option<OpenThinError>> {
-        let (key, pool) = (self.key, catalogue.thin.clone());
-        let is_thin = |volume: &&format::VolumeRecord| volume.kind == VolumeKind::Thin;
-        let known: Vec<u32> = catalogue.volumes.iter().filter(is_thin).map(|volume| volume.id as u32).collect();
-        let growth = self.thin_growth.clone();
-        self.lead(move |array| async move {
-            let failed = match pool {
-                Some(pool) => match open(array.clone(), pool).await {
-                    Ok(store) => {
-                        offer_store(key, &store, growth);
-                        free_orphans(&store, &known);
-                        None
-                    }
-                    Err(error) => Some(error),
-                },
-                None => None,
-            };
-            array.before_in_sync(Rc::new(move || Box::pin(reclaim_intents(key))));
-            failed
-        })
-        .await
+    /// The shard of a store.
+    pub fn store_shard(&self, store: u16) -> ShardHandle {
+        self.shards[usize::from(store) % self.shards.len()].clone()
     }
 
-    /// Chooses space for a pool.
-    fn plan_pool(&self, catalogue: &Catalogue) -> Answer<ThinPoolRecord> {
+    /// Runs `act` with a store on its shard. `None`: it could not be opened.
+    pub async fn on_store<T, F>(&self, id: u16, act: impl FnOnce(Rc<Store>) -> F + Send + 'static) -> Answer<Option<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let key = self.key;
+        let call = self.store_shard(id).call(move || async move {
+            match shard::store(key, id) {
+                Some(store) => Some(act(store).await),
+                None => None,
+            }
+        });
+        call.await.map_err(|_| stopping())
+    }
+
+    /// Runs `act` with every store, on all shards at once.
+    pub async fn on_stores<T, F>(&self, act: impl Fn(Rc<Store>) -> F + Clone + Send + 'static) -> Answer<Vec<(u16, T)>>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let key = self.key;
+        let calls = self.shards.iter().map(|shard| {
+            let act = act.clone();
+            shard.call(move || async move {
+                let stores = shard::stores(key).into_iter();
+                join_all(stores.map(|(id, store)| {
+                    let acted = act(store);
+                    async move { (id, acted.await) }
+                }))
+                .await
+            })
+        });
+        let answers: Result<Vec<_>, _> = join_all(calls.collect::<Vec<_>>()).await.into_iter().collect();
+        Ok(answers.map_err(|_| stopping())?.into_iter().flatten().collect())
+    }
+
+    /// Opens the thin stores, if the group has some, and frees what deleted volumes have left
+    /// there. From then on drives can get in sync. If one cannot be opened, none is: its writes in
+    /// the intent log would be overwritten by those of the others.
+    pub async fn open_stores(&self, catalogue: &Catalogue) -> Answer<Option<OpenThinError>> {
+        let stores = catalogue.thin.iter().flat_map(|pool| &pool.stores);
+        let first_unused = stores.clone().map(|store| usize::from(store.id) + 1).max();
+        // As many as the group may get stores, so that the rings stay where they are.
+        let wanted = self.shards.len().min(THIN_STORES_MAX);
+        let streams = self.lead(move |array| async move { array.intent_streams(wanted) }).await?;
+        self.thin_streams.store(streams.max(first_unused.unwrap_or(0)), SeqCst);
+        let opened = join_all(stores.map(|store| self.open_store(catalogue, store)).collect::<Vec<_>>()).await;
+        let failed = opened.into_iter().collect::<Answer<Vec<_>>>()?.into_iter().flatten().next();
+        let key = self.key;
+        if failed.is_some() {
+            self.on_all(move || shard::stores(key).iter().for_each(|(id, _)| shard::remove_store(key, *id))).await?;
+        }
+        let shards = self.shards.clone();
+        self.lead(move |array| async move {
+            array.before_in_sync(Rc::new(move || Box::pin(reclaim_intents(key, shards.clone()))));
+        })
+        .await?;
+        Ok(failed)
+    }
+
+    /// Opens a store on its shard.
+    async fn open_store(&self, catalogue: &Catalogue, store: &ThinStoreRecord) -> Answer<Option<OpenThinError>> {
+        let Some(segment_bytes) = catalogue.thin.as_ref().map(|pool| pool.segment_bytes) else { return Ok(None) };
+        let is_in = |volume: &&VolumeRecord| volume.kind == VolumeKind::Thin && volume.thin.store == store.id;
+        let known: Vec<u32> = catalogue.volumes.iter().filter(is_in).map(|volume| volume.id as u32).collect();
+        let (key, store, space) = (self.key, store.clone(), self.pool_space.clone());
+        let stream = (usize::from(store.id), self.thin_streams.load(SeqCst));
+        let opened = self.store_shard(store.id).call(move || async move {
+            let Some(array) = shard::group(key) else { return Err(BlockError::Stopped.into()) };
+            let uuid = array.shared().array;
+            let grid = Grid::of(&array.shared().geometry, segment_bytes).ok_or(OpenThinError::NoRoom)?;
+            let backing = ArrayBacking::new(ShardEnv::current(), array, stream);
+            let opened = Store::open(backing, uuid, grid, &store.extents, Tuning::default()).await?;
+            opened.join(space);
+            free_orphans(&opened, &known);
+            shard::add_store(key, store.id, opened);
+            Ok(())
+        });
+        Ok(opened.await.map_err(|_| stopping())?.err())
+    }
+
+    /// Chooses space for a store.
+    fn plan_store(&self, catalogue: &Catalogue) -> Answer<(u64, Vec<ExtentRecord>)> {
         let (space, used) = view::space(self, catalogue);
-        let grid = Grid::plan(&self.shared.geometry);
-        let step = step_bytes(&space, &used, grid.segment_bytes);
-        let extents = take(space, &used, grid.segment_bytes, step);
-        let segments: u64 = extents.iter().map(|extent| extent.len_bytes / grid.segment_bytes).sum();
+        let planned = Grid::plan(&self.shared.geometry).segment_bytes;
+        let segment_bytes = catalogue.thin.as_ref().map_or(planned, |pool| pool.segment_bytes);
+        let extents = take(space, &used, segment_bytes, step_bytes(&space, &used, segment_bytes));
+        let segments: u64 = extents.iter().map(|extent| extent.len_bytes / segment_bytes).sum();
         if segments < SEGMENTS_MIN {
             let message = format!(
                 "the first thin volume needs {} for its pool, and the group {:?} has {} free",
-                api::format_bytes(SEGMENTS_MIN * grid.segment_bytes),
+                api::format_bytes(SEGMENTS_MIN * segment_bytes),
                 self.name,
                 api::format_bytes(space.free_bytes(&used)),
             );
             return Err(ControlError::new(ErrorCode::NoSpace, message));
         }
-        Ok(ThinPoolRecord { segment_bytes: grid.segment_bytes, extents })
+        Ok((segment_bytes, extents))
     }
 
-    /// Makes a pool and its store: first on the drives, then in the catalogue.
-    async fn make_pool(&self, pool: ThinPoolRecord) -> Answer<()> {
-        let grid = Grid::plan(&self.shared.geometry);
+    /// Makes a store: first on the drives, then in the catalogue.
+    async fn make_store(&self, id: u16, (segment_bytes, extents): (u64, Vec<ExtentRecord>)) -> Answer<()> {
         let is_added = self.lead(|array| async move { array.add_intent_log().await }).await?;
         if !is_added.map_err(|error| block_error(&self.name, &error))? {
             let message = format!("the group {:?} is busy with its drives: try again in a moment", self.name);
             return Err(ControlError::new(ErrorCode::Busy, message));
         }
-        let (made, secret) = (pool.clone(), *new_uuid()?.as_bytes());
+        let (made, secret) = (extents.clone(), *new_uuid()?.as_bytes());
         let created = self.lead(move |array| async move {
-            let uuid = array.shared().array;
-            let backing = ArrayBacking::new(ShardEnv::current(), array);
-            Store::create(&backing, uuid, secret, grid, &made.extents).await
+            let shared = array.shared().clone();
+            let grid = Grid::of(&shared.geometry, segment_bytes).ok_or(OpenThinError::NoRoom)?;
+            // It is used by no store yet, so it appends nothing.
+            let backing = ArrayBacking::new(ShardEnv::current(), array, (0, 1));
+            Store::create(&backing, shared.array, secret, grid, &made).await
         });
         created.await?.map_err(|error| thin_error(&self.name, &error))?;
-        let catalogue = self.change_catalogue(|catalogue| catalogue.thin = Some(pool)).await?;
-        match self.open_thin_store(&catalogue).await? {
+        let record = ThinStoreRecord { id, extents };
+        let added = record.clone();
+        let catalogue = self
+            .change_catalogue(|catalogue| match &mut catalogue.thin {
+                Some(pool) => pool.stores.push(added),
+                None => catalogue.thin = Some(ThinPoolRecord { segment_bytes, stores: vec![added] }),
+            })
+            .await?;
+        let is_first = catalogue.thin.as_ref().is_some_and(|pool| pool.stores.len() == 1);
+        let opened =
+            if is_first { self.open_stores(&catalogue).await? } else { self.open_store(&catalogue, &record).await? };
+        match opened {
             Some(error) => Err(thin_error(&self.name, &error)),
             None => Ok(()),
         }
     }
 
-    /// Makes the pool if there is none. Refuses if it could not be opened. With `dry_run`, only
-    /// looks whether that can be done.
-    pub async fn need_pool(&self, catalogue: &Catalogue, dry_run: bool) -> Answer<()> {
-        if catalogue.thin.is_none() {
-            let pool = self.plan_pool(catalogue)?;
-            return if dry_run { Ok(()) } else { self.make_pool(pool).await };
+    /// Chooses the store of a new volume, and makes it if it does not exist yet. Refuses if the
+    /// stores could not be opened. With `dry_run`, only looks whether that can be done.
+    pub async fn need_store(&self, catalogue: &Catalogue, dry_run: bool) -> Answer<u16> {
+        let Some(pool) = &catalogue.thin else {
+            let planned = self.plan_store(catalogue)?;
+            if !dry_run {
+                self.make_store(0, planned).await?;
+            }
+            return Ok(0);
+        };
+        self.check_stores().await?;
+        let volumes_of = |id: u16| {
+            let is_in = |volume: &&VolumeRecord| volume.kind == VolumeKind::Thin && volume.thin.store == id;
+            catalogue.volumes.iter().filter(is_in).count()
+        };
+        let used: BTreeSet<u16> = pool.stores.iter().map(|store| store.id).collect();
+        let emptiest = used.iter().copied().min_by_key(|id| volumes_of(*id)).unwrap_or_default();
+        let streams = self.thin_streams.load(SeqCst).min(self.shards.len());
+        let unused = (0..streams as u16).find(|id| !used.contains(id));
+        let (space, extents) = view::space(self, catalogue);
+        let has_room = space.free_bytes(&extents) >= FREE_STORES_MIN * SEGMENTS_MIN * pool.segment_bytes;
+        match unused.filter(|_| has_room && volumes_of(emptiest) > 0) {
+            Some(id) if !dry_run => {
+                self.make_store(id, self.plan_store(catalogue)?).await?;
+                Ok(id)
+            }
+            Some(id) => Ok(id),
+            None => Ok(emptiest),
         }
-        match self.thin_space().await? {
+    }
+
+    /// Refuses if the group has thin stores that could not be opened.
+    pub async fn check_stores(&self) -> Answer<()> {
+        match self.thin_state().await? {
             Some(_) => Ok(()),
             None => Err(ControlError::new(
                 ErrorCode::WrongState,
@@ -145,62 +210,63 @@ impl Group {
         }
     }
 
-    /// Gives the pool back, after its last volume.
-    async fn drop_pool(&self, pool: ThinPoolRecord) -> Answer<()> {
-        let key = self.key;
-        let stopped = self.lead(move |_| async move {
-            let Some(store) = shard::store(key) else { return Ok(()) };
-            shard::remove_store(key);
-            store.stop().await
-        });
-        // It has nothing that anybody needs.
-        let _ = stopped.await?;
-        self.change_catalogue(|catalogue| catalogue.thin = None).await?;
-        self.release(pool.extents).await
-    }
-
-    /// Gives the pool back if there is no thin volume. Returns whether there is no pool any more.
-    pub async fn drop_unused_pool(&self) -> Answer<bool> {
+    /// Gives the space of stores back that have no volume.
+    pub async fn drop_unused_stores(&self) -> Answer<()> {
         let catalogue = self.catalogue().await?;
-        if catalogue.volumes.iter().any(|volume| volume.kind == VolumeKind::Thin) {
-            return Ok(false);
+        let thin = catalogue.volumes.iter().filter(|volume| volume.kind == VolumeKind::Thin);
+        let used: BTreeSet<u16> = thin.map(|volume| volume.thin.store).collect();
+        let stores = catalogue.thin.iter().flat_map(|pool| &pool.stores);
+        for id in stores.map(|store| store.id).filter(|id| !used.contains(id)) {
+            let key = self.key;
+            let stopped = self.store_shard(id).call(move || async move {
+                let Some(store) = shard::store(key, id) else { return Ok(()) };
+                shard::remove_store(key, id);
+                store.stop().await
+            });
+            // It has nothing that anybody needs.
+            let _ = stopped.await.map_err(|_| stopping())?;
+            let mut extents = Vec::new();
+            self.change_catalogue(|catalogue| {
+                let pool = catalogue.thin.as_mut();
+                let gone = pool.into_iter().flat_map(|pool| pool.stores.extract_if(.., |store| store.id == id));
+                extents.extend(gone.flat_map(|store| store.extents));
+                if catalogue.thin.as_ref().is_some_and(|pool| pool.stores.is_empty()) {
+                    catalogue.thin = None;
+                }
+            })
+            .await?;
+            self.release(extents).await?;
+            self.pool_space.freed();
         }
-        if let Some(pool) = catalogue.thin {
-            self.drop_pool(pool).await?;
-        }
-        Ok(true)
+        Ok(())
     }
 
-    /// Frees the content of a volume that the catalogue does not have any more. Gives the pool back
-    /// if it was the last one.
-    pub async fn delete_thin(&self, id: u64) -> Answer<()> {
-        if self.drop_unused_pool().await? {
-            return Ok(());
+    /// Frees the content of a volume that the catalogue does not have any more, and its store with
+    /// the last one.
+    pub async fn delete_thin(&self, record: &VolumeRecord) -> Answer<()> {
+        self.drop_unused_stores().await?;
+        let line = record.id as u32;
+        self.on_store(record.thin.store, move |store| async move { spawn_deletion(store, line) }).await?;
+        Ok(())
+    }
+
+    /// The stores, their space, and their work. `None`: there is none, or it could not be
+    /// opened.
+    async fn thin_state(&self) -> Answer<Option<(u16, ThinSpace, ThinCounts)>> {
+        let states = self.on_stores(|store| async move { (store.space(), store.counts()) }).await?;
+        let mut sum = (states.len() as u16, ThinSpace::default(), ThinCounts::default());
+        for (_, (space, counts)) in states {
+            sum.1 += space;
+            sum.2 += counts;
         }
-        let key = self.key;
-        self.lead(move |_| async move {
-            if let Some(store) = shard::store(key) {
-                spawn_deletion(store, id as u32);
-            }
-        })
-        .await
-    }
-
-    /// The space of the pool. `None`: there is none, or it could not be opened.
-    pub async fn thin_space(&self) -> Answer<Option<ThinSpace>> {
-        Ok(self.thin_state().await?.map(|(space, _)| space))
-    }
-
-    async fn thin_state(&self) -> Answer<Option<(ThinSpace, ThinCounts)>> {
-        let key = self.key;
-        self.lead(move |_| async move { shard::store(key).map(|store| (store.space(), store.counts())) }).await
+        Ok(Some(sum).filter(|(stores, ..)| *stores > 0))
     }
 
     /// Mapped bytes of a thin volume, and the bytes that they take.
-    pub async fn thin_bytes(&self, id: u64) -> Answer<(u64, u64)> {
-        let key = self.key;
-        let mapped = self.lead(move |_| async move { shard::store(key).map(|store| store.mapped(id as u32)) });
-        let (blocks, live_bytes) = mapped.await?.unwrap_or_default();
+    pub async fn thin_bytes(&self, record: &VolumeRecord) -> Answer<(u64, u64)> {
+        let line = record.id as u32;
+        let mapped = self.on_store(record.thin.store, move |store| async move { store.mapped(line) }).await?;
+        let (blocks, live_bytes) = mapped.unwrap_or_default();
         Ok((blocks * format::BLOCK as u64, live_bytes))
     }
 
@@ -213,7 +279,7 @@ impl Group {
             shown.warnings.push(format!("the thin volumes are not started: {reason}"));
         }
         let Some(state) = self.thin_state().await? else { return Ok(()) };
-        let space = &state.0;
+        let space = &state.1;
         let percent = thin_trend::used_percent(space, shown.free_bytes);
         if settings::warn_levels(&catalogue.settings).iter().any(|level| percent >= *level) {
             shown.warnings.push(format!(
@@ -229,9 +295,9 @@ impl Group {
     }
 
     /// Takes note of how full the pool is, and reports levels of use that it reaches or leaves.
-    async fn watch_pool(&self, now_s: u64) -> Answer<()> {
+    pub async fn watch_pool(&self, now_s: u64) -> Answer<()> {
         let catalogue = self.catalogue().await?;
-        let Some(space) = self.thin_space().await? else { return Ok(()) };
+        let Some((_, space, _)) = self.thin_state().await? else { return Ok(()) };
         let (group, used) = view::space(self, &catalogue);
         let percent = thin_trend::used_percent(&space, group.free_bytes(&used));
         let new_level = {
@@ -247,154 +313,22 @@ impl Group {
         Ok(())
     }
 
-    /// Has the pool so large that it can keep `bytes` more for a volume. The caller has the turn to
-    /// give space. With `dry_run`, only looks whether that can be done.
-    pub async fn need_reserve(&self, volume: &VolumeName, bytes: u64, dry_run: bool) -> Answer<()> {
-        // The map of the volume needs some as well.
-        let bytes = bytes + bytes / 32;
-        loop {
-            let catalogue = self.catalogue().await?;
-            let segment_bytes = Grid::plan(&self.shared.geometry).segment_bytes;
-            let segment_bytes = catalogue.thin.as_ref().map_or(segment_bytes, |pool| pool.segment_bytes);
-            // Without a pool, this is a dry run.
-            let left = self.thin_space().await?.map_or(0, |space| space.unused());
-            if bytes <= left {
-                return Ok(());
-            }
-            let (group, used) = view::space(self, &catalogue);
-            let missing = (bytes - left) * 9 / 8;
-            let step = step_bytes(&group, &used, segment_bytes).max(missing.div_ceil(FREE_SHARE));
-            let free = group.free_bytes(&used) / segment_bytes * segment_bytes;
-            let refuse = || {
-                let (wanted, had) = (api::format_bytes(bytes), api::format_bytes(left + free / 9 * 8));
-                let message = format!("to keep {wanted} for \"{volume}\" is not possible: the group has about {had}");
-                ControlError::new(ErrorCode::NoSpace, message)
-            };
-            if free < missing {
-                return Err(refuse());
-            }
-            if dry_run {
-                return Ok(());
-            }
-            if !self.add_step(&catalogue, step).await? {
-                return Err(refuse());
-            }
-        }
+    /// Ends the stores in order, before the group stops.
+    pub async fn stop_stores(&self) -> Answer<Option<BlockError>> {
+        let stopped = self.on_stores(|store| async move { store.stop().await.err() }).await?;
+        Ok(stopped.into_iter().find_map(|(_, error)| error))
     }
 
-    /// Says whether the group may have more space for its pool.
-    pub async fn let_pool_grow(&self, can_grow: bool) -> Answer<()> {
-        let key = self.key;
-        self.lead(move |_| async move {
-            if let Some(store) = shard::store(key) {
-                store.set_can_grow(can_grow);
-            }
-        })
-        .await
-    }
-
-    /// Ends the store in order, before the group stops.
-    pub async fn stop_thin_store(&self) -> Answer<Option<BlockError>> {
-        let key = self.key;
-        self.lead(move |_| async move {
-            match shard::store(key) {
-                Some(store) => store.stop().await.err(),
-                None => None,
-            }
-        })
-        .await
-    }
-
-    /// Has the store enter into its map what is pending, if it was idle since the last call. So the
-    /// numbers for people are right, and discarded space is free.
-    async fn land_if_idle(&self) {
-        let (key, last) = (self.key, self.thin_activity.load(Ordering::Relaxed));
-        let landed = self.lead(move |_| async move {
-            match shard::store(key) {
-                Some(store) => store.land_if_idle(last).await.unwrap_or(last),
-                None => last,
-            }
-        });
-        // An error means that the group is being stopped.
-        if let Ok(seen) = landed.await {
-            self.thin_activity.store(seen, Ordering::Relaxed);
-        }
-    }
-
-    /// Adds a step to the pool if its store wants more space. If that fails, writes that wait for
-    /// it are refused.
-    async fn grow_pool(&self) -> Answer<()> {
-        let grown = self.try_grow_pool().await;
-        if grown.is_err() {
-            self.let_pool_grow(false).await?;
-        }
-        grown
-    }
-
-    async fn try_grow_pool(&self) -> Answer<()> {
-        let key = self.key;
-        let is_wanted = self.lead(move |_| async move { shard::store(key).is_some_and(|store| store.wants_space()) });
-        if !is_wanted.await? {
-            return Ok(());
-        }
-        let _turn = self.space_turn.lock().await;
-        let catalogue = self.catalogue().await?;
-        let Some(pool) = &catalogue.thin else { return Ok(()) };
-        let (space, used) = view::space(self, &catalogue);
-        let step = step_bytes(&space, &used, pool.segment_bytes);
-        if self.add_step(&catalogue, step).await? {
-            return Ok(());
-        }
-        tracing::warn!(group = self.name, "the pool of thin volumes cannot grow: the group has no free space");
-        self.let_pool_grow(false).await
-    }
-
-    /// Adds so many bytes to the pool, or fewer if the group has not so much. False if it has
-    /// nothing. The caller has the turn to give space.
-    async fn add_step(&self, catalogue: &Catalogue, step: u64) -> Answer<bool> {
-        let Some(pool) = &catalogue.thin else { return Ok(false) };
-        let (space, used) = view::space(self, catalogue);
-        let extents = take(space, &used, pool.segment_bytes, step);
-        if extents.is_empty() {
-            return Ok(false);
-        }
-        let added = extents.clone();
-        self.change_catalogue(|catalogue| {
-            if let Some(pool) = &mut catalogue.thin {
-                added.into_iter().for_each(|extent| append(&mut pool.extents, extent));
-            }
-        })
-        .await?;
-        let (key, bytes) = (self.key, extents.iter().map(|extent| extent.len_bytes).sum::<u64>());
-        let grown = self.lead(move |_| async move {
-            match shard::store(key) {
-                Some(store) => store.add_extents(&extents).await,
-                None => Ok(()),
-            }
-        });
-        grown.await?.map_err(|error| block_error(&self.name, &error))?;
-        tracing::info!(group = self.name, bytes, "the pool of thin volumes has grown");
-        Ok(true)
-    }
-}
-
-/// Adds an extent, to the last one if it continues that. So the catalogue stays small.
-fn append(extents: &mut Vec<ExtentRecord>, extent: ExtentRecord) {
-    match extents.last_mut() {
-        Some(last) if last.start_byte + last.len_bytes == extent.start_byte => last.len_bytes += extent.len_bytes,
-        _ => extents.push(extent),
+    /// Has the stores enter into their maps what is pending, if they were idle since the last call.
+    /// So the numbers for people are right, and discarded space is free.
+    pub async fn land_if_idle(&self) {
+        // An error means that the group is being stopped, or the store has failed.
+        let _ = self.on_stores(|store| async move { store.land_if_idle().await.is_ok() }).await;
     }
 }
 
 fn thin_error(group: &str, error: &OpenThinError) -> ControlError {
     ControlError::new(ErrorCode::Io, format!("the thin volumes of the group {group:?}: {error}"))
-}
-
-/// Makes a store known on its shard.
-fn offer_store(key: shard::GroupKey, store: &Rc<Store>, growth: Arc<Notify>) {
-    store.on_space_wanted(Box::new(move || growth.notify_one()));
-    store.set_can_grow(true);
-    shard::add_store(key, store.clone());
 }
 
 /// Deletes the lines of volumes whose deletion a crash has interrupted.
@@ -414,37 +348,14 @@ fn spawn_deletion(store: Rc<Store>, line: u32) {
 }
 
 /// Makes the group do without its intent log. A store that has failed does not need it any more.
-async fn reclaim_intents(key: shard::GroupKey) -> Result<(), BlockError> {
-    match shard::store(key) {
-        Some(store) => store.reclaim_all_intents().await.or(Ok(())),
-        None => Ok(()),
+async fn reclaim_intents(key: shard::GroupKey, shards: Vec<ShardHandle>) -> Result<(), BlockError> {
+    for handle in shards {
+        let reclaimed = handle.call(move || async move {
+            for (_, store) in shard::stores(key) {
+                let _ = store.reclaim_all_intents().await;
+            }
+        });
+        reclaimed.await.map_err(|_| BlockError::Stopped)?;
     }
-}
-
-impl Engine {
-    /// Lets pools of thin volumes grow, for as long as the engine lives.
-    pub(crate) async fn grow_pools(engine: Weak<Engine>, growth: Arc<Notify>) {
-        let (began, mut next_watch) = (Instant::now(), Duration::ZERO);
-        loop {
-            let is_wanted = tokio::time::timeout(IDLE, growth.notified()).await.is_ok();
-            let Some(engine) = engine.upgrade() else { return };
-            if began.elapsed() >= next_watch {
-                next_watch = began.elapsed() + IDLE;
-                for group in engine.all() {
-                    group.land_if_idle().await;
-                    // An error means that the group is being stopped.
-                    let _ = group.watch_pool(began.elapsed().as_secs()).await;
-                }
-            }
-            if !is_wanted {
-                continue;
-            }
-            // Not in turn with requests: one of them may wait for writes that wait for this.
-            for group in engine.all() {
-                if let Err(error) = group.grow_pool().await {
-                    tracing::error!(group = group.name, %error, "the pool of thin volumes could not grow");
-                }
-            }
-        }
-    }
+    Ok(())
 }

@@ -51,6 +51,7 @@ pub(crate) fn updated(record: &ThinVolumeRecord, update: &ThinUpdate) -> ThinVol
         api::Compression::Zstd(level) => CompressionRecord::Zstd { level },
     });
     ThinVolumeRecord {
+        store: record.store,
         compression: compression.unwrap_or(record.compression),
         quota_bytes: chosen(update.quota_bytes, record.quota_bytes),
         reserve_bytes: chosen(update.reserve_bytes, record.reserve_bytes),
@@ -98,9 +99,8 @@ impl Engine {
             let message = format!("the volume \"{name}\" is not thin: it has all of its space, and no such settings");
             return Err(ControlError::new(ErrorCode::WrongState, message));
         }
-        // There is one. Its store may not have been started.
-        group.need_pool(&group.catalogue().await?, request.dry_run).await?;
-        let (written, stored) = group.thin_bytes(record.id).await?;
+        group.check_stores().await?;
+        let (written, stored) = group.thin_bytes(&record).await?;
         request.validate_for(record.size_bytes, written)?;
         let after = updated(&record.thin, &request);
         let steps = steps(&record.thin, &after);
@@ -108,7 +108,7 @@ impl Engine {
         let more = kept(after.reserve_bytes).saturating_sub(kept(record.thin.reserve_bytes));
         if more > 0 {
             let turn = group.space_turn.lock().await;
-            group.need_reserve(name, more, request.dry_run).await?;
+            group.need_reserve(name, record.thin.store, more, request.dry_run).await?;
             drop(turn);
         }
         if request.dry_run {

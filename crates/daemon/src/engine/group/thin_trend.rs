@@ -36,7 +36,7 @@ pub(crate) fn used_percent(space: &ThinSpace, free_bytes: u64) -> u8 {
 
 /// The pool for the API.
 pub(crate) fn shown(
-    (space, counts): &(ThinSpace, ThinCounts),
+    (store_count, space, counts): &(u16, ThinSpace, ThinCounts),
     used_percent: u8,
     full_in_s: Option<u64>,
 ) -> api::ThinPool {
@@ -52,6 +52,7 @@ pub(crate) fn shown(
         free_bytes: sums.free,
         used_percent,
         full_in_s,
+        store_count: *store_count,
         work: api::ThinWork {
             data_bytes: counts.data_run_bytes,
             collected_bytes: counts.collected_run_bytes,

@@ -1,7 +1,7 @@
 //! A thin volume on one shard.
 //!
-//! The thin store of a group is on its leading shard, and owns the maps of all thin volumes there.
-//! Requests on other shards go to that shard, with their buffers.
+//! A thin store is on one shard, and owns the maps of its volumes there. Requests on other shards
+//! go to that shard, with their buffers.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -58,14 +58,14 @@ impl VolumeControl for Engine {
         };
         let thin = if request.thin { "thin " } else { "" };
         let mut steps = vec![format!("make the {thin}volume \"{}\" of {}", request.name(), format_bytes(size_bytes))];
-        let settings = thin_settings::updated(&ThinVolumeRecord::default(), &request.thin_settings());
+        let mut settings = thin_settings::updated(&ThinVolumeRecord::default(), &request.thin_settings());
         if request.thin {
-            group.need_pool(&catalogue, request.dry_run).await?;
+            settings.store = group.need_store(&catalogue, request.dry_run).await?;
             if let Some(reserve) = settings.reserve_bytes {
-                let kept = group.need_reserve(&request.name(), reserve, request.dry_run).await;
-                if kept.is_err() && catalogue.thin.is_none() {
-                    // A pool was made for this volume.
-                    group.drop_unused_pool().await?;
+                let kept = group.need_reserve(&request.name(), settings.store, reserve, request.dry_run).await;
+                if kept.is_err() {
+                    // The store may have been made for this volume.
+                    group.drop_unused_stores().await?;
                 }
                 kept?;
             }
@@ -252,7 +252,7 @@ impl VolumeControl for Engine {
         group.await_all(move || shard::remove_volume(key, record.id)).await?;
         match record.kind {
             VolumeKind::Direct => self.freed(&group, record.extents).await?,
-            VolumeKind::Thin => group.delete_thin(record.id).await?,
+            VolumeKind::Thin => group.delete_thin(&record).await?,
         }
         tracing::info!(volume = %name, "deleted");
         Ok(Changed::gone(steps))
@@ -272,7 +272,8 @@ impl Engine {
             return Ok(());
         }
         group.release(extents).await?;
-        group.let_pool_grow(true).await
+        group.pool_space.freed();
+        Ok(())
     }
 
     /// Refuses to resize a volume whose block device cannot follow.
