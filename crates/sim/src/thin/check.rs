@@ -13,6 +13,7 @@ use format::{ExtentRecord, Uuid};
 use volume::thin::{Compression, Grid, Thin, ThinStore, Tuning, VolumeSettings};
 
 use super::backing::{CHUNK_BYTES, Image, ModelGroup, Remains, StopAt};
+use super::check_sums;
 use super::model::{BLOCK, Model, content};
 use crate::{Rng, Sim};
 
@@ -115,8 +116,12 @@ impl Program {
         Grid { segment_bytes: self.units * unit_bytes, unit_bytes }
     }
 
+    fn capacity_bytes(&self) -> u64 {
+        SEGMENTS * self.grid().segment_bytes
+    }
+
     fn extents(&self) -> [ExtentRecord; 1] {
-        [ExtentRecord { start_byte: 0, len_bytes: SEGMENTS * self.grid().segment_bytes }]
+        [ExtentRecord { start_byte: 0, len_bytes: self.capacity_bytes() }]
     }
 }
 
@@ -225,7 +230,7 @@ impl Pool {
     async fn run(&self, program: &Program, model: &RefCell<Model>) {
         for group in &program.groups {
             join_all(group.iter().map(|step| self.perform(step, model, group.len() == 1))).await;
-            self.check_space();
+            check_sums(&self.store, program.capacity_bytes());
         }
     }
 
@@ -237,13 +242,6 @@ impl Pool {
                 model.observe(line, block, bytes, context);
             }
         }
-    }
-
-    fn check_space(&self) {
-        let mapped = [1, 2].map(|line| self.store.mapped(line).1);
-        let sums = self.store.space().segments;
-        assert_eq!(sums.live_data, mapped[0] + mapped[1], "segments and maps agree");
-        assert_eq!(sums.total, sums.free + sums.live_data + sums.live_nodes + sums.garbage);
     }
 }
 
@@ -377,7 +375,7 @@ fn recover(context: &Context, mut image: Image, mut model: Model, rng: &mut Rng)
         async move {
             let pool = open(program, group.clone()).await;
             pool.observe(model, context).await;
-            pool.check_space();
+            check_sums(&pool.store, program.capacity_bytes());
             if seed.is_multiple_of(4) {
                 let model = RefCell::new(std::mem::take(model));
                 pool.perform(&Step::Write(1, 0..blocks + 1, false), &model, true).await;

@@ -1,14 +1,23 @@
-//! Checks of thin volumes: programs on a model of a group, with a crash at each of their steps.
+//! Checks of thin volumes: programs on a model of a group, with a crash at each of their steps, and
+//! random runs over the real array.
 //!
 //! - [`Model`]: the content that reads may give.
 //! - [`ModelGroup`]: a group that promises no more than it has to.
 //! - [`check`]: runs a [`Program`] once for each of its events, stops there, and recovers from
 //!   every state that may be left, at times with another crash in the recovery.
+//! - [`random`]: a random run over the real array, with the faults that must be survived.
+//! - [`pool::Pool`]: a store over a simulated group, and requests to its volumes.
 
 mod backing;
 mod check;
 mod model;
+pub mod pool;
+mod random;
+mod space;
 
 pub use backing::{Image, ModelGroup, Remains, StopAt};
 pub use check::{Counts, Program, Step, any_compression, check, run};
 pub use model::{BLOCK, Model, Versions, content};
+pub use random::{Faults, random};
+
+use space::check_sums;

@@ -95,6 +95,11 @@ impl Model {
         self.flushed();
     }
 
+    /// The volume of a line was deleted.
+    pub fn deleted(&mut self, line: u32) {
+        self.blocks.retain(|(other, _), _| *other != line);
+    }
+
     /// A read gave this content. From now on it is the only one.
     pub fn observe(&mut self, line: u32, block: u64, bytes: &[u8], context: &dyn Display) {
         let none = Versions { entries: vec![(0, true)] };

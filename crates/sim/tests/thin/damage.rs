@@ -10,8 +10,8 @@ use sim::{Rng, Sim};
 use std::cell::RefCell;
 use volume::thin::{ArrayBacking, Thin, ThinStore};
 
-use crate::pool::{ARRAY, KEY, SMALL, create, extents, group, open, small_grid, volume_blocks};
 use sim::thin::Model;
+use sim::thin::pool::{ARRAY, KEY, SMALL, create, extents, group, open, small_grid, volume_blocks};
 
 /// Metadata whose checksum is at `checksum`.
 struct Place {
@@ -109,7 +109,7 @@ fn damaged_metadata_gives_errors_and_no_panic() {
             if rng.chance(1, 2) {
                 assert!(pool.store.stop().await.is_ok());
             } else {
-                pool.store_flush(&model).await;
+                pool.flush(&model).await;
             }
             drop(pool);
             let places = places(&group).await;

@@ -2,42 +2,14 @@
 
 use std::cell::RefCell;
 
-use drive::{Block, BlockError, Buf, BufMut, join_all};
+use drive::{Block, BufMut};
 use sim::Sim;
 use sim::engine::*;
 
 use volume::thin::Compression;
 
-use crate::pool::{Pool, create, group_of, open, open_with, volume_blocks};
-use sim::thin::{BLOCK, Model, content};
-
-/// Writes blocks, and returns whether there was room.
-pub async fn has_room(pool: &Pool, model: &RefCell<Model>, line: u32, blocks: std::ops::Range<u64>) -> bool {
-    let version = model.borrow().version();
-    let bytes: Vec<u8> = blocks.clone().flat_map(|block| content(line, block, version)).collect();
-    model.borrow_mut().begin(line, blocks.clone(), version);
-    match pool.volumes[line as usize - 1].write(blocks.start * BLOCK, Buf::from(bytes), false).await {
-        Ok(()) => {
-            model.borrow_mut().end(line, blocks, version, false);
-            true
-        }
-        Err(BlockError::NoSpace) => false,
-        Err(error) => panic!("a write fails: {error}"),
-    }
-}
-
-/// Four writers fill both volumes until each was refused.
-pub async fn fill(pool: &Pool, model: &RefCell<Model>, step: u64) {
-    let quarter = pool.blocks / 2;
-    let writers = (0..4u64).map(|writer| async move {
-        let (line, start) = (1 + (writer / 2) as u32, writer % 2 * quarter);
-        let mut at = start;
-        while at < start + quarter && has_room(pool, model, line, at..(at + step).min(start + quarter)).await {
-            at += step;
-        }
-    });
-    join_all(writers).await;
-}
+use sim::thin::pool::{Pool, create, group_of, open, open_with, volume_blocks};
+use sim::thin::{BLOCK, Model};
 
 fn used_share(pool: &Pool) -> (u64, u64) {
     let space = pool.store.space();
@@ -61,16 +33,16 @@ fn a_full_pool_refuses_writes_and_does_everything_else() {
         let mut pool = sim.block_on(open_with(&group, blocks, compression));
         for round in 0..1 + rng.index(2) {
             sim.block_on(async {
-                fill(&pool, &model, 1 + rng.below(24)).await;
+                pool.fill(&model, 1 + rng.below(24)).await;
                 let (used, limit) = used_share(&pool);
                 assert!(used >= limit / 10 * 9, "{context}, round {round}: {used} of {limit} bytes are used");
                 pool.observe_all(&model, &context).await;
-                pool.store_flush(&model).await;
+                pool.flush(&model).await;
                 // Mapped blocks can be written again, as often as one likes.
                 let mapped: Vec<(u32, u64)> = model.borrow().mapped();
                 for _ in 0..mapped.len() / 3 {
                     let &(line, block) = rng.pick(&mapped);
-                    let has_room = has_room(&pool, &model, line, block..block + 1).await;
+                    let has_room = pool.has_room(&model, line, block..block + 1, false).await;
                     // A block that was compressed may need more.
                     assert!(has_room || !is_plain, "{context}: an overwrite is refused");
                     let (used, limit) = used_share(&pool);
@@ -85,11 +57,11 @@ fn a_full_pool_refuses_writes_and_does_everything_else() {
                 let freed = (before - pool.store.space().used()) / BLOCK;
                 for block in start..start + freed / 2 {
                     assert!(
-                        has_room(&pool, &model, line, block..block + 1).await,
+                        pool.has_room(&model, line, block..block + 1, false).await,
                         "{context}: freed space is not used"
                     );
                 }
-                fill(&pool, &model, 1 + rng.below(24)).await;
+                pool.fill(&model, 1 + rng.below(24)).await;
                 pool.observe_all(&model, &context).await;
                 pool.check_space();
             });
@@ -114,7 +86,7 @@ fn a_full_pool_takes_discards_and_flushes_only() {
     sim.block_on(async {
         create(&group).await;
         let pool = open(&group, volume_blocks(&group)).await;
-        fill(&pool, &model, 7).await;
+        pool.fill(&model, 7).await;
         let volume = &pool.volumes[0];
         let buf = BufMut::zeroed(BLOCK as usize);
         assert!(volume.read(0, buf).await.is_ok() && volume.flush().await.is_ok());

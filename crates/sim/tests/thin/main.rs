@@ -4,7 +4,7 @@
 mod crashes;
 mod damage;
 mod full;
-mod pool;
+mod rebuild;
 mod settings;
 mod stores;
 
@@ -18,7 +18,7 @@ use sim::thin::{Model, any_compression};
 use sim::{Rng, Sim, SimEnv};
 use volume::thin::{ArrayBacking, Thin};
 
-use crate::pool::{ARRAY, create, create_with, extents, group, group_of, open, open_with, reopen, volume_blocks};
+use sim::thin::pool::{ARRAY, create, create_with, extents, group, group_of, open, open_with, volume_blocks};
 
 #[test]
 fn a_thin_volume_reads_as_it_was_written() {
@@ -59,7 +59,7 @@ fn what_was_flushed_survives_power_cuts_and_what_was_acknowledged_survives_kills
             }
             drop(pool);
             let drives = if is_kill { group.kill(&sim) } else { group.cut(&sim) };
-            group = reopen(&sim, drives, shards);
+            group = Group::open(&sim, drives, shards);
             pool = sim.block_on(open_with(&group, blocks, compression));
             let context =
                 format!("seed {seed}, {shape}, round {round}, {}", if is_kill { "kill" } else { "power cut" });

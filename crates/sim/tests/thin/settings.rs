@@ -7,20 +7,9 @@ use drive::{Block, BlockError, Buf, Env, join_all};
 use sim::Sim;
 use sim::engine::*;
 use sim::thin::{BLOCK, Model, any_compression};
-use volume::thin::{Compression, VolumeSettings};
+use volume::thin::Compression;
 
-use crate::full::{fill, has_room};
-use crate::pool::{Pool, create, group, group_of, open, open_with, volume_blocks};
-
-impl Pool {
-    /// Changes how a volume uses the store.
-    fn change(&self, line: u32, change: impl FnOnce(&mut VolumeSettings)) {
-        let mut settings =
-            VolumeSettings { compression: self.compression[line as usize - 1], ..VolumeSettings::default() };
-        change(&mut settings);
-        self.store.set_settings(line, settings);
-    }
-}
+use sim::thin::pool::{create, group, group_of, open, open_with, volume_blocks};
 
 #[test]
 fn a_quota_bounds_the_blocks_with_content_and_nothing_else() {
@@ -35,7 +24,7 @@ fn a_quota_bounds_the_blocks_with_content_and_nothing_else() {
             let compression = any_compression(&mut rng);
             let pool = open_with(&group, volume_blocks(&group), compression).await;
             let quota = 50 + rng.below(pool.blocks / 3);
-            pool.change(1, |settings| settings.quota_bytes = Some(quota * BLOCK));
+            pool.change_settings(1, |settings| settings.quota_bytes = Some(quota * BLOCK));
             for _ in 0..8 {
                 pool.work(&model, &mut rng, 10).await;
                 pool.store.land_all().await.expect("lands");
@@ -43,14 +32,15 @@ fn a_quota_bounds_the_blocks_with_content_and_nothing_else() {
             }
             // Exactly as many blocks as the quota has.
             pool.punch(&model, 1, 0..pool.blocks, false).await;
-            let answers = join_all((0..pool.blocks).map(|block| has_room(&pool, &model, 1, block..block + 1))).await;
+            let answers =
+                join_all((0..pool.blocks).map(|block| pool.has_room(&model, 1, block..block + 1, false))).await;
             assert_eq!(answers.iter().filter(|answer| **answer).count() as u64, quota, "{context}");
             let block = answers.iter().position(|answer| *answer).expect("some were written") as u64;
-            assert!(has_room(&pool, &model, 1, block..block + 1).await, "{context}: an overwrite");
+            assert!(pool.has_room(&model, 1, block..block + 1, false).await, "{context}: an overwrite");
             let other = answers.iter().position(|answer| !*answer).expect("some were refused") as u64;
             pool.punch(&model, 1, block..block + 1, false).await;
-            assert!(has_room(&pool, &model, 1, other..other + 1).await, "{context}: after a discard");
-            assert!(has_room(&pool, &model, 2, 0..20).await, "{context}: the other volume");
+            assert!(pool.has_room(&model, 1, other..other + 1, false).await, "{context}: after a discard");
+            assert!(pool.has_room(&model, 2, 0..20, false).await, "{context}: the other volume");
             pool.observe_all(&model, &context).await;
         });
     }
@@ -70,17 +60,17 @@ fn a_reserve_is_there_for_its_volume_when_the_pool_is_full() {
             // Versions that do not compress need all of it.
             let pool = open_with(&group, 2 * volume_blocks(&group), [Compression::Lz4, Compression::Lz4]).await;
             let reserve = pool.store.space().limit / BLOCK / 4;
-            pool.change(2, |settings| settings.reserve_bytes = reserve * BLOCK);
+            pool.change_settings(2, |settings| settings.reserve_bytes = reserve * BLOCK);
             assert!(pool.store.space().reserved >= reserve * BLOCK);
             for block in 0..pool.blocks {
-                if !has_room(&pool, &model, 1, block..block + 1).await {
+                if !pool.has_room(&model, 1, block..block + 1, false).await {
                     break;
                 }
             }
             let space = pool.store.space();
             assert!(space.used() + space.reserved <= space.limit + space.limit / 64, "{shape}");
             for block in 0..reserve {
-                assert!(has_room(&pool, &model, 2, block..block + 1).await, "{shape}: block {block} of {reserve}");
+                assert!(pool.has_room(&model, 2, block..block + 1, false).await, "{shape}: block {block} of {reserve}");
             }
             pool.observe_all(&model, &shape).await;
         });
@@ -97,9 +87,9 @@ fn a_write_waits_for_space_as_long_as_its_volume_says() {
         sim.block_on(async {
             create(&group).await;
             let pool = open(&group, volume_blocks(&group)).await;
-            fill(&pool, &model, 1).await;
+            pool.fill(&model, 1).await;
             let wait = Duration::from_secs(5);
-            pool.change(1, |settings| settings.wait = wait);
+            pool.change_settings(1, |settings| settings.wait = wait);
             let (volume, data) = (&pool.volumes[0], || Buf::zeroes(BLOCK as usize));
             let free = (0..pool.blocks).find(|block| !model.borrow().mapped().contains(&(1, *block)));
             let free = free.expect("some were refused") * BLOCK;

@@ -331,6 +331,20 @@ impl SegmentTable {
         let (live_data, live_nodes) = (self.live_data, self.live_nodes);
         SegmentSums { total, free, live_data, live_nodes, garbage: total - free - live_data - live_nodes }
     }
+
+    /// As [`SegmentTable::sums`], counted anew from the segments. For checks.
+    pub fn count(&self) -> SegmentSums {
+        let mut sums = SegmentSums::default();
+        for segment in self.segments.values() {
+            let (all, live) = (self.grid.segment_bytes, u64::from(segment.record.live_bytes));
+            let is_free = matches!(segment.state, SegmentState::Free | SegmentState::Freed);
+            let is_data = matches!(segment.record.used_for, SegmentUse::Data | SegmentUse::Free);
+            sums.total += all;
+            *(if is_data { &mut sums.live_data } else { &mut sums.live_nodes }) += live;
+            *(if is_free { &mut sums.free } else { &mut sums.garbage }) += all - live;
+        }
+        sums
+    }
 }
 
 #[cfg(test)]

@@ -130,6 +130,11 @@ impl<B: Backing> ThinStore<B> {
         segments.free_count().saturating_sub(kept)
     }
 
+    /// The sums over the segments, counted anew from each of them. For checks of [`Self::space`].
+    pub fn count_segments(&self) -> SegmentSums {
+        self.segments.borrow().count()
+    }
+
     /// Bytes of fragments that a segment holds beside the indexes of its runs.
     pub(super) fn dense_bytes(&self) -> u64 {
         let run = self.run_bytes_max().min(self.grid.segment_bytes);
