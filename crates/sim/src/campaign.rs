@@ -101,60 +101,97 @@ pub fn program_of(seed: u64, remote: bool) -> Program {
 /// Failures after which a campaign ends: more of them give no more information.
 const FAILURES_MAX: usize = 10;
 
+/// The results of many seeds.
+#[derive(Debug, Default)]
+pub struct SeedResults<T> {
+    /// The sum over the seeds that did not fail.
+    pub total: T,
+    /// Seeds.
+    pub runs: u64,
+    /// CPU time, summed over the threads.
+    pub cpu: Duration,
+    /// Seeds that failed, and why.
+    pub failures: BTreeMap<u64, String>,
+}
+
+/// The state of a campaign, for all of its threads.
+struct Progress<T> {
+    next: AtomicU64,
+    stop: AtomicBool,
+    results: Mutex<SeedResults<T>>,
+    began: Instant,
+}
+
 impl Campaign {
     /// Runs it.
     pub fn run(&self) -> CampaignResult {
-        keep_memory();
-        let next = AtomicU64::new(self.from);
-        let stop = AtomicBool::new(false);
-        let sum = Mutex::new(CampaignResult { remote: self.remote, ..CampaignResult::default() });
-        let began = Instant::now();
-        std::thread::scope(|scope| {
-            for _ in 0..self.jobs.max(1) {
-                scope.spawn(|| self.work(&next, &stop, &sum, began));
-            }
-            if self.progress {
-                self.watch(&stop, &sum, began);
-            }
-        });
-        sum.into_inner().expect("violations are caught")
+        let results = self.run_seeds(|seed| execute(&program_of(seed, self.remote), false), Tally::add);
+        let SeedResults { total: mut tally, cpu, failures, .. } = results;
+        tally.runs += failures.len() as u64;
+        CampaignResult { tally, cpu, failures, remote: self.remote }
     }
 
-    fn work(&self, next: &AtomicU64, stop: &AtomicBool, sum: &Mutex<CampaignResult>, began: Instant) {
+    /// Runs `run` for each seed, and sums up with `add`. A panic of `run` is a violation.
+    pub fn run_seeds<T: Default + Send>(
+        &self,
+        run: impl Fn(u64) -> T + Sync,
+        add: impl Fn(&mut T, &T) + Sync,
+    ) -> SeedResults<T> {
+        keep_memory();
+        let results = SeedResults { total: T::default(), runs: 0, cpu: Duration::ZERO, failures: BTreeMap::new() };
+        let progress = Progress {
+            next: AtomicU64::new(self.from),
+            stop: AtomicBool::new(false),
+            results: Mutex::new(results),
+            began: Instant::now(),
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs.max(1) {
+                scope.spawn(|| self.work(&progress, &run, &add));
+            }
+            if self.progress {
+                watch(&progress);
+            }
+        });
+        progress.results.into_inner().expect("violations are caught")
+    }
+
+    fn work<T>(&self, progress: &Progress<T>, run: impl Fn(u64) -> T, add: impl Fn(&mut T, &T)) {
         let cpu_start = cpu_time();
-        while !stop.load(Ordering::Relaxed) {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed - self.from >= self.runs || self.time.is_some_and(|time| began.elapsed() >= time) {
+        while !progress.stop.load(Ordering::Relaxed) {
+            let seed = progress.next.fetch_add(1, Ordering::Relaxed);
+            let is_late = || self.time.is_some_and(|time| progress.began.elapsed() >= time);
+            if seed - self.from >= self.runs || is_late() {
                 break;
             }
-            let result = attempt(|| execute(&program_of(seed, self.remote), false));
-            let mut sum = sum.lock().expect("violations are caught");
+            let result = attempt(|| run(seed));
+            let mut results = progress.results.lock().expect("violations are caught");
+            results.runs += 1;
             match result {
-                Ok(tally) => sum.tally.add(&tally),
+                Ok(one) => add(&mut results.total, &one),
                 Err(why) => {
-                    sum.tally.runs += 1;
-                    sum.failures.insert(seed, why.clone());
+                    results.failures.insert(seed, why.clone());
                     if self.progress {
                         eprintln!("VIOLATION seed {seed}: {why}");
                     }
-                    stop.fetch_or(sum.failures.len() >= FAILURES_MAX, Ordering::Relaxed);
+                    progress.stop.fetch_or(results.failures.len() >= FAILURES_MAX, Ordering::Relaxed);
                 }
             }
         }
-        stop.store(true, Ordering::Relaxed);
-        sum.lock().expect("violations are caught").cpu += cpu_time().saturating_sub(cpu_start);
+        progress.stop.store(true, Ordering::Relaxed);
+        progress.results.lock().expect("violations are caught").cpu += cpu_time().saturating_sub(cpu_start);
     }
+}
 
-    fn watch(&self, stop: &AtomicBool, sum: &Mutex<CampaignResult>, began: Instant) {
-        let mut told = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(100));
-            if told.elapsed() >= Duration::from_secs(10) {
-                told = Instant::now();
-                let sum = sum.lock().expect("violations are caught");
-                let rate = sum.tally.runs as f64 / began.elapsed().as_secs_f64();
-                eprintln!("{} runs, {rate:.0}/s, {} violations", sum.tally.runs, sum.failures.len());
-            }
+fn watch<T>(progress: &Progress<T>) {
+    let mut told = Instant::now();
+    while !progress.stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(100));
+        if told.elapsed() >= Duration::from_secs(10) {
+            told = Instant::now();
+            let results = progress.results.lock().expect("violations are caught");
+            let rate = results.runs as f64 / progress.began.elapsed().as_secs_f64();
+            eprintln!("{} runs, {rate:.1}/s, {} violations", results.runs, results.failures.len());
         }
     }
 }
@@ -191,15 +228,18 @@ impl CampaignResult {
         for (place, count) in buggify {
             text += &format!("{count:>10} x trouble: {place}\n");
         }
-        text += &format!("{} violations\n", self.failures.len());
-        for (seed, why) in &self.failures {
-            let remote = if self.remote { "--remote " } else { "" };
-            text += &format!(
-                "  seed {seed}: {why}\n    replay and shrink: cargo run --release -p sim -- {remote}--seed {seed}\n"
-            );
-        }
-        text
+        text + &violations(&self.failures, if self.remote { "--remote " } else { "" })
     }
+}
+
+/// Failures as lines of text, with the command that repeats each of them. `which`: the words of
+/// that command before the seed.
+pub fn violations(failures: &BTreeMap<u64, String>, which: &str) -> String {
+    let mut text = format!("{} violations\n", failures.len());
+    for (seed, why) in failures {
+        text += &format!("  seed {seed}: {why}\n    replay: cargo run --release -p sim -- {which}--seed {seed}\n");
+    }
+    text
 }
 
 /// CPU time of this thread (proc(5), `/proc/pid/schedstat`). Zero where that is not available.

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use format::CrashSafety;
-use sim::campaign::{Campaign, failure, program_of, shrunk};
+use sim::campaign::{Campaign, SeedResults, attempt, failure, program_of, shrunk, violations};
 use sim::engine::Protection;
 use sim::exhaustive::{Counts, Extent, Part, shapes};
 use sim::program::execute::execute;
 use sim::program::promise;
+use sim::thin::Faults;
 
 /// Runs the real array code over simulated drives that crash, lie and die, and checks all reads
 /// with a model.
@@ -30,60 +31,63 @@ struct Command {
 #[derive(Subcommand)]
 enum Which {
     /// Every crash of every short program, at each level.
-    Exhaustive {
-        /// Only this level: raid5, raid6, raid7, nm, raid10 or raid50.
-        #[arg(long)]
-        level: Option<String>,
-        /// Requests of a program; with --full 3.
-        #[arg(long, default_value_t = 1)]
-        ops: usize,
-        /// All programs of up to three requests. Takes hours.
-        #[arg(long)]
-        full: bool,
-        /// Without the log: shows the write hole.
-        #[arg(long)]
-        off: bool,
-        /// With the crash safety that allows no exception.
-        #[arg(long, conflicts_with = "off")]
-        strict: bool,
-        /// Without checksums.
-        #[arg(long)]
-        no_checksums: bool,
-        /// Up to this many members of a set lost, before and in the crash together; as many as the
-        /// level survives unless given.
-        #[arg(long, value_name = "N")]
-        lost: Option<usize>,
-        /// Check each set of lost members, and each state of the others, also where one differs
-        /// from another only in members that play the same part in the program.
-        #[arg(long)]
-        every_set: bool,
-        /// Number of successive crashes: with 2, another crash at every point of the recovery from
-        /// the first.
-        #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
-        crashes: usize,
-        /// Only count the cases, of first crashes.
-        #[arg(long)]
-        count: bool,
-        /// Only one of several parts of the programs: 2/5 is the second of five.
-        #[arg(long, value_name = "I/N", default_value = "1/1")]
-        part: Part,
-        /// Threads; all cores unless given.
-        #[arg(long, value_name = "J")]
-        jobs: Option<usize>,
-    },
+    Exhaustive(Exhaustive),
+    /// Random runs of thin volumes, with all faults.
+    Thin(Seeds),
 }
 
 #[derive(Args)]
-struct Random {
-    /// Replay one run; if it fails, shrink it and print the short program.
+struct Exhaustive {
+    /// Only this level: raid5, raid6, raid7, nm, raid10 or raid50.
+    #[arg(long)]
+    level: Option<String>,
+    /// Requests of a program; with --full 3.
+    #[arg(long, default_value_t = 1)]
+    ops: usize,
+    /// All programs of up to three requests. Takes hours.
+    #[arg(long)]
+    full: bool,
+    /// Without the log: shows the write hole.
+    #[arg(long)]
+    off: bool,
+    /// With the crash safety that allows no exception.
+    #[arg(long, conflicts_with = "off")]
+    strict: bool,
+    /// Without checksums.
+    #[arg(long)]
+    no_checksums: bool,
+    /// Up to this many members of a set lost, before and in the crash together; as many as the
+    /// level survives unless given.
+    #[arg(long, value_name = "N")]
+    lost: Option<usize>,
+    /// Check each set of lost members, and each state of the others, also where one differs
+    /// from another only in members that play the same part in the program.
+    #[arg(long)]
+    every_set: bool,
+    /// Number of successive crashes: with 2, another crash at every point of the recovery from
+    /// the first.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    crashes: usize,
+    /// Only count the cases, of first crashes.
+    #[arg(long)]
+    count: bool,
+    /// Only one of several parts of the programs: 2/5 is the second of five.
+    #[arg(long, value_name = "I/N", default_value = "1/1")]
+    part: Part,
+    /// Threads; all cores unless given.
+    #[arg(long, value_name = "J")]
+    jobs: Option<usize>,
+}
+
+/// The runs of a campaign.
+#[derive(Args)]
+struct Seeds {
+    /// Replay one run. A program that fails is shrunk, and the short one is printed.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// With --seed: print every step as it is executed.
     #[arg(long)]
     verbose: bool,
-    /// With --seed: do not shrink.
-    #[arg(long)]
-    no_shrink: bool,
     /// So many runs.
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
@@ -96,6 +100,30 @@ struct Random {
     /// Threads; all cores unless given.
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
+}
+
+impl Seeds {
+    /// The campaign that was asked for, or one of `runs` runs.
+    fn campaign(&self, runs: u64, remote: bool) -> Campaign {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Campaign {
+            from: self.from,
+            runs: self.runs.unwrap_or(if self.hours.is_some() { u64::MAX } else { runs }),
+            time: self.hours.map(|hours| Duration::from_secs_f64(hours * 3600.0)),
+            jobs: self.jobs.unwrap_or(cores),
+            progress: true,
+            remote,
+        }
+    }
+}
+
+#[derive(Args)]
+struct Random {
+    #[command(flatten)]
+    seeds: Seeds,
+    /// With --seed: do not shrink.
+    #[arg(long)]
+    no_shrink: bool,
     /// Programs with members on other machines, and networks that fail.
     #[arg(long)]
     remote: bool,
@@ -106,15 +134,17 @@ struct Random {
 
 fn main() -> ExitCode {
     let command = Command::parse();
-    if let Some(which) = command.which {
-        return exhaustive(&which);
+    match command.which {
+        Some(Which::Exhaustive(which)) => return exhaustive(&which),
+        Some(Which::Thin(seeds)) => return thin(&seeds),
+        None => {}
     }
     let random = command.random;
     if random.faults {
         print!("{}", promise::table());
         return ExitCode::SUCCESS;
     }
-    match random.seed {
+    match random.seeds.seed {
         Some(seed) => replay(seed, &random),
         None => campaign(&random),
     }
@@ -124,9 +154,8 @@ fn main() -> ExitCode {
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 const PROGRESS_LOOK: Duration = Duration::from_millis(20);
 
-fn exhaustive(which: &Which) -> ExitCode {
-    let Which::Exhaustive { level, ops, full, off, strict, no_checksums, lost, every_set, crashes, count, part, jobs } =
-        which;
+fn exhaustive(which: &Exhaustive) -> ExitCode {
+    let Exhaustive { level, ops, full, off, strict, no_checksums, lost, every_set, crashes, count, part, jobs } = which;
     let safety = match (off, strict) {
         (true, _) => CrashSafety::Off,
         (_, true) => CrashSafety::Strict,
@@ -171,7 +200,7 @@ fn exhaustive(which: &Which) -> ExitCode {
 fn replay(seed: u64, random: &Random) -> ExitCode {
     let program = program_of(seed, random.remote);
     print!("{program}");
-    if random.verbose {
+    if random.seeds.verbose {
         println!();
         execute(&program, true);
     }
@@ -190,16 +219,7 @@ fn replay(seed: u64, random: &Random) -> ExitCode {
 }
 
 fn campaign(random: &Random) -> ExitCode {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let campaign = Campaign {
-        from: random.from,
-        runs: random.runs.unwrap_or(if random.hours.is_some() { u64::MAX } else { 10_000 }),
-        time: random.hours.map(|hours| Duration::from_secs_f64(hours * 3600.0)),
-        jobs: random.jobs.unwrap_or(cores),
-        progress: true,
-        remote: random.remote,
-    };
-    let outcome = campaign.run();
+    let outcome = random.seeds.campaign(10_000, random.remote).run();
     print!("{}", outcome.summary());
     if let Some(&seed) = outcome.failures.keys().next() {
         let (short, why) = shrunk(&program_of(seed, random.remote));
@@ -207,4 +227,24 @@ fn campaign(random: &Random) -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// Random runs of thin volumes. They are not shrunk: their steps depend on each other.
+fn thin(seeds: &Seeds) -> ExitCode {
+    if let Some(seed) = seeds.seed {
+        return match attempt(|| sim::thin::random(seed, seeds.verbose)) {
+            Ok(faults) => {
+                println!("{faults}everything is as promised");
+                ExitCode::SUCCESS
+            }
+            Err(why) => {
+                println!("VIOLATION: {why}\nreplay: cargo run --release -p sim -- thin --seed {seed} --verbose");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let outcome = seeds.campaign(500, false).run_seeds(|seed| sim::thin::random(seed, false), Faults::add);
+    let SeedResults { total, runs, failures, .. } = &outcome;
+    print!("{runs} runs of thin volumes\n{total}{}", violations(failures, "thin "));
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

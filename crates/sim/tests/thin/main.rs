@@ -4,6 +4,7 @@
 mod crashes;
 mod damage;
 mod full;
+mod full_degraded;
 mod rebuild;
 mod settings;
 mod stores;
