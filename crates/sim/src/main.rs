@@ -33,7 +33,7 @@ enum Which {
     /// Every crash of every short program, at each level.
     Exhaustive(Exhaustive),
     /// Random runs of thin volumes, with all faults.
-    Thin(Seeds),
+    Thin(Thin),
 }
 
 #[derive(Args)]
@@ -103,18 +103,30 @@ struct Seeds {
 }
 
 impl Seeds {
+    fn jobs(&self) -> usize {
+        self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
     /// The campaign that was asked for, or one of `runs` runs.
     fn campaign(&self, runs: u64, remote: bool) -> Campaign {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Campaign {
             from: self.from,
             runs: self.runs.unwrap_or(if self.hours.is_some() { u64::MAX } else { runs }),
             time: self.hours.map(|hours| Duration::from_secs_f64(hours * 3600.0)),
-            jobs: self.jobs.unwrap_or(cores),
+            jobs: self.jobs(),
             progress: true,
             remote,
         }
     }
+}
+
+#[derive(Args)]
+struct Thin {
+    #[command(flatten)]
+    seeds: Seeds,
+    /// Instead: every crash of every program of up to N steps, over a model of a group.
+    #[arg(long, value_name = "N", conflicts_with_all = ["seed", "verbose", "runs", "hours", "from"])]
+    every: Option<usize>,
 }
 
 #[derive(Args)]
@@ -136,7 +148,7 @@ fn main() -> ExitCode {
     let command = Command::parse();
     match command.which {
         Some(Which::Exhaustive(which)) => return exhaustive(&which),
-        Some(Which::Thin(seeds)) => return thin(&seeds),
+        Some(Which::Thin(which)) => return thin(&which),
         None => {}
     }
     let random = command.random;
@@ -230,7 +242,15 @@ fn campaign(random: &Random) -> ExitCode {
 }
 
 /// Random runs of thin volumes. They are not shrunk: their steps depend on each other.
-fn thin(seeds: &Seeds) -> ExitCode {
+fn thin(which: &Thin) -> ExitCode {
+    let seeds = &which.seeds;
+    if let Some(steps) = which.every {
+        let began = Instant::now();
+        let (counts, violations) = sim::thin::every(steps, seeds.jobs());
+        println!("programs of up to {steps}: {counts}, {} violations, {:.1?}", violations.len(), began.elapsed());
+        violations.iter().for_each(|violation| println!("VIOLATION {violation}"));
+        return if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     if let Some(seed) = seeds.seed {
         return match attempt(|| sim::thin::random(seed, seeds.verbose)) {
             Ok(faults) => {

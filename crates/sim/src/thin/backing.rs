@@ -11,7 +11,8 @@
 //! recovery may find.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,13 +30,34 @@ const FRAME_BYTES_MAX: usize = 48 << 10;
 /// The log is filling with so many frames.
 const FRAMES_FILLING: usize = 6;
 
+/// Bytes of a chunk or of a frame.
+struct Content {
+    bytes: Vec<u8>,
+    /// Stands for the bytes.
+    hash: u64,
+}
+
+impl Content {
+    fn new(bytes: Vec<u8>) -> Rc<Content> {
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        Rc::new(Content { hash: hasher.finish(), bytes })
+    }
+}
+
+impl Hash for Content {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
 /// The content of a group at one moment.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Hash)]
 pub struct Image {
     /// Allocated chunks by their numbers.
-    chunks: BTreeMap<u64, Rc<Vec<u8>>>,
+    chunks: BTreeMap<u64, Rc<Content>>,
     /// Frames by generation and number.
-    frames: BTreeMap<(u64, u64), Rc<Vec<u8>>>,
+    frames: BTreeMap<(u64, u64), Rc<Content>>,
 }
 
 /// A change that is not durable yet.
@@ -50,18 +72,21 @@ struct Effect {
 #[derive(Clone)]
 enum Change {
     /// Bytes of a chunk, from an offset on.
-    Write(u64, usize, Rc<Vec<u8>>),
+    Write(u64, usize, Rc<Content>),
     Free(u64),
-    Frame((u64, u64), Rc<Vec<u8>>),
+    Frame((u64, u64), Rc<Content>),
 }
 
 impl Image {
     fn apply(&mut self, change: &Change) {
         match change {
-            Change::Write(chunk, offset, bytes) => {
-                let mut content = self.chunks.get(chunk).map_or(vec![0; CHUNK_BYTES], |old| (**old).clone());
-                content[*offset..offset + bytes.len()].copy_from_slice(bytes);
-                self.chunks.insert(*chunk, Rc::new(content));
+            Change::Write(chunk, _, new) if new.bytes.len() == CHUNK_BYTES => {
+                self.chunks.insert(*chunk, new.clone());
+            }
+            Change::Write(chunk, offset, new) => {
+                let mut bytes = self.chunks.get(chunk).map_or(vec![0; CHUNK_BYTES], |old| old.bytes.clone());
+                bytes[*offset..offset + new.bytes.len()].copy_from_slice(&new.bytes);
+                self.chunks.insert(*chunk, Content::new(bytes));
             }
             Change::Free(chunk) => {
                 self.chunks.remove(chunk);
@@ -74,12 +99,19 @@ impl Image {
 
     /// Applies a change in part, if it can be: only a write to an allocated chunk.
     fn tear(&mut self, change: &Change) {
-        if let Change::Write(chunk, offset, bytes) = change
+        if let Change::Write(chunk, offset, new) = change
             && self.chunks.contains_key(chunk)
         {
-            let half = Rc::new(bytes[..bytes.len() / 2].to_vec());
+            let half = Content::new(new.bytes[..new.bytes.len() / 2].to_vec());
             self.apply(&Change::Write(*chunk, *offset, half));
         }
+    }
+
+    /// Stands for the content.
+    fn hash_of(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
     }
 
     fn read(&self, address: u64, buf: &mut [u8]) {
@@ -88,7 +120,7 @@ impl Image {
             let (chunk, offset) = place(address + at as u64);
             let len = (CHUNK_BYTES - offset).min(buf.len() - at);
             match self.chunks.get(&chunk) {
-                Some(content) => buf[at..at + len].copy_from_slice(&content[offset..offset + len]),
+                Some(content) => buf[at..at + len].copy_from_slice(&content.bytes[offset..offset + len]),
                 None => buf[at..at + len].fill(0),
             }
             at += len;
@@ -153,6 +185,31 @@ impl Remains {
         images
     }
 
+    /// Each image of a recovery, once.
+    pub(super) fn every_image(&self) -> Vec<Image> {
+        let mut images = vec![self.safe.clone()];
+        for (at, effect) in self.effects.iter().enumerate() {
+            let mut next = Vec::with_capacity(2 * images.len());
+            for image in images {
+                let mut there = image.clone();
+                there.apply(&effect.change);
+                next.push(there);
+                if self.may_be_missing(at) {
+                    let mut torn = image.clone();
+                    torn.tear(&effect.change);
+                    next.extend([torn, image]);
+                }
+            }
+            images = each_once(next);
+        }
+        let without_reclaimed = images.iter().cloned().map(|mut image| {
+            let reclaimed = (self.reclaimed.0, 0)..self.reclaimed;
+            image.frames.retain(|number, _| !reclaimed.contains(number));
+            image
+        });
+        each_once(images.iter().cloned().chain(without_reclaimed).collect())
+    }
+
     fn may_be_missing(&self, at: usize) -> bool {
         !(self.is_kill && self.effects[at].is_done)
     }
@@ -172,6 +229,11 @@ impl Remains {
             .retain(|number, _| are_reclaimed_there || *number < (generation, 0) || *number >= (generation, below));
         image
     }
+}
+
+fn each_once(images: Vec<Image>) -> Vec<Image> {
+    let mut seen = HashSet::new();
+    images.into_iter().filter(|image| seen.insert(image.hash_of())).collect()
 }
 
 struct State {
@@ -341,7 +403,7 @@ impl Backing for ModelGroup {
         while at < data.len() {
             let (chunk, offset) = place(address + at as u64);
             let len = (CHUNK_BYTES - offset).min(data.len() - at);
-            changes.push(Change::Write(chunk, offset, Rc::new(data[at..at + len].to_vec())));
+            changes.push(Change::Write(chunk, offset, Content::new(data[at..at + len].to_vec())));
             at += len;
         }
         let operation = self.begin(changes).await;
@@ -409,7 +471,7 @@ impl Backing for ModelGroup {
             state.next_frame - 1
         };
         let generation = self.state.borrow().generation;
-        let operation = self.begin(vec![Change::Frame((generation, number), Rc::new(body))]).await;
+        let operation = self.begin(vec![Change::Frame((generation, number), Content::new(body))]).await;
         self.end(operation, fua).await;
         Ok(number)
     }
@@ -439,6 +501,6 @@ impl Backing for ModelGroup {
         self.event().await;
         let state = self.state.borrow();
         let frames = state.image.now.frames.range((generation, 0)..(generation + 1, 0));
-        Ok(frames.map(|(_, body)| (**body).clone()).collect())
+        Ok(frames.map(|(_, body)| body.bytes.clone()).collect())
     }
 }

@@ -24,7 +24,7 @@ const KEY: [u8; 16] = [9; 16];
 const SEGMENTS: u64 = 28;
 
 /// Blocks of each of the two volumes: two windows and a bit.
-const BLOCKS: u64 = 36;
+pub(super) const BLOCKS: u64 = 36;
 
 /// A crash in the recovery comes within so many events.
 const RECOVERY_EVENTS: u64 = 60;
@@ -96,7 +96,7 @@ impl Program {
     }
 
     /// The end at an event.
-    fn stop_at(&self, event: u64) -> StopAt {
+    pub(super) fn stop_at(&self, event: u64) -> StopAt {
         StopAt { event, is_kill: self.is_kill, has_slow_frames: self.has_slow_frames }
     }
 
@@ -116,7 +116,7 @@ impl Program {
         Grid { segment_bytes: self.units * unit_bytes, unit_bytes }
     }
 
-    fn capacity_bytes(&self) -> u64 {
+    pub(super) fn capacity_bytes(&self) -> u64 {
         SEGMENTS * self.grid().segment_bytes
     }
 
@@ -166,12 +166,12 @@ pub struct Counts {
 }
 
 /// A store on a model of a group, and its volumes.
-struct Pool {
-    store: Rc<ThinStore<ModelGroup>>,
+pub(super) struct Pool {
+    pub store: Rc<ThinStore<ModelGroup>>,
     volumes: [Thin<ModelGroup>; 2],
 }
 
-async fn open(program: &Program, group: ModelGroup) -> Pool {
+pub(super) async fn open(program: &Program, group: ModelGroup) -> Pool {
     let (grid, extents) = (program.grid(), program.extents());
     let store = ThinStore::open(group, Uuid::from_bytes(ARRAY), grid, &extents, TUNING).await;
     let store = store.unwrap_or_else(|error| panic!("{program}: the store does not open: {error}"));
@@ -183,7 +183,7 @@ async fn open(program: &Program, group: ModelGroup) -> Pool {
 }
 
 impl Pool {
-    async fn perform(&self, step: &Step, model: &RefCell<Model>, flush_is_alone: bool) {
+    pub async fn perform(&self, step: &Step, model: &RefCell<Model>, flush_is_alone: bool) {
         match step {
             Step::Write(line, blocks, fua) => {
                 let version = model.borrow().version();
@@ -235,7 +235,7 @@ impl Pool {
     }
 
     /// Reads everything.
-    async fn observe(&self, model: &mut Model, context: &dyn fmt::Display) {
+    pub async fn observe(&self, model: &mut Model, context: &dyn fmt::Display) {
         for (line, volume) in (1..).zip(&self.volumes) {
             let bytes = volume.read(0, BufMut::zeroed((BLOCKS * BLOCK) as usize)).await.expect("readable");
             for (block, bytes) in (0..).zip(bytes.chunks(BLOCK as usize)) {
@@ -247,7 +247,7 @@ impl Pool {
 
 /// Runs `work` on a group until it ends or the group stops. Returns what is left if the group
 /// stopped, and the number of events.
-fn until_stop<F: Future<Output = ()>>(
+pub(super) fn until_stop<F: Future<Output = ()>>(
     (seed, image): (u64, Image),
     stop_at: StopAt,
     work: impl FnOnce(ModelGroup) -> F,
@@ -267,10 +267,10 @@ fn until_stop<F: Future<Output = ()>>(
 }
 
 /// Says where a panic was.
-struct Context<'a> {
-    program: &'a Program,
-    stop_at: u64,
-    recovery: u64,
+pub(super) struct Context<'a> {
+    pub program: &'a Program,
+    pub stop_at: u64,
+    pub recovery: u64,
 }
 
 impl fmt::Display for Context<'_> {
@@ -309,7 +309,11 @@ pub fn run(program: &Program) -> u64 {
     events.get()
 }
 
-fn run_until(program: &Program, (stop_at, model): (u64, &RefCell<Model>), image: Image) -> (Option<Remains>, u64) {
+pub(super) fn run_until(
+    program: &Program,
+    (stop_at, model): (u64, &RefCell<Model>),
+    image: Image,
+) -> (Option<Remains>, u64) {
     until_stop((program.seed, image), program.stop_at(stop_at), |group| async move {
         open(program, group).await.run(program, model).await;
     })
@@ -343,7 +347,7 @@ pub fn check(program: &Program) -> Counts {
 }
 
 /// The group with an empty store.
-fn empty_store(program: &Program) -> Image {
+pub(super) fn empty_store(program: &Program) -> Image {
     let made = Cell::new(None);
     let image = &made;
     until_stop((program.seed, Image::default()), program.stop_at(u64::MAX), |group| async move {

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::hash::{Hash, Hasher};
 
 use crate::Rng;
 
@@ -25,7 +26,7 @@ pub fn content(line: u32, block: u64, version: u64) -> Vec<u8> {
 }
 
 /// The versions of a block that a read may give, from the last durable one on.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Hash)]
 pub struct Versions {
     /// Each with whether its request was answered with success.
     entries: Vec<(u64, bool)>,
@@ -36,6 +37,12 @@ pub struct Versions {
 pub struct Model {
     blocks: BTreeMap<(u32, u64), Versions>,
     next: Cell<u64>,
+}
+
+impl Hash for Model {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.blocks.hash(state);
+    }
 }
 
 impl Model {

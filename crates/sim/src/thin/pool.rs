@@ -310,6 +310,16 @@ impl Pool {
         }
     }
 
+    /// Writes a block, and at times flushes. Few such writes fill a run, so the intent log has the
+    /// only durable copies of most of them.
+    pub async fn write_small(&self, model: &RefCell<Model>, rng: &mut Rng) {
+        let (line, block) = (*rng.pick(&self.lines), rng.below(self.blocks));
+        self.write(model, line, block..block + 1, rng.chance(1, 2)).await;
+        if rng.chance(1, 3) {
+            self.flush(model).await;
+        }
+    }
+
     /// Flushes. No other request may be under way.
     ///
     /// # Panics

@@ -81,6 +81,7 @@ struct Run {
 #[derive(Debug, Clone, Copy)]
 enum Load {
     Mixed { steps: usize },
+    Small { steps: usize },
     UntilFull { step: u64 },
 }
 
@@ -143,13 +144,18 @@ impl Run {
         chosen
     }
 
-    /// Installs new drives for the members whose drives are lost.
-    fn new_drives(&mut self) -> Vec<(MemberIndex, DriveId)> {
+    /// Members whose drives are lost.
+    fn without_drive(&self) -> Vec<usize> {
+        let group = self.group();
+        let is_filled =
+            |member: &usize| group.state(*member) == MemberState::Rebuilding && !group.member(*member).is_failed();
+        self.bad().into_iter().filter(|member| !is_filled(member)).collect()
+    }
+
+    /// Installs new drives for these members.
+    fn new_drives(&mut self, members: &[usize]) -> Vec<(MemberIndex, DriveId)> {
         let mut replaced = Vec::new();
-        for member in self.bad() {
-            if self.group().state(member) == MemberState::Rebuilding && !self.group().member(member).is_failed() {
-                continue;
-            }
+        for &member in members {
             self.new_drives += 1;
             let name = format!("new{}", self.new_drives);
             let drive = SimDrive::new(&self.sim.env(), &name, drive_bytes(&self.shape), 512);
@@ -176,7 +182,8 @@ impl Run {
     }
 
     fn round(&mut self, number: usize) {
-        let replaced = if self.rng.chance(2, 3) { self.new_drives() } else { Vec::new() };
+        let lost = if self.rng.chance(2, 3) { self.without_drive() } else { Vec::new() };
+        let mut replaced = self.new_drives(&lost);
         if self.rng.chance(1, 5) {
             self.delete_volume();
         }
@@ -186,8 +193,13 @@ impl Run {
             self.group().member(*member).fail_after(operations);
             self.tell(&format!("member {member} dies after {operations} operations"));
         }
-        let load = match self.rng.index(4) {
+        let dying_drives: Vec<SimDrive> = dying.iter().map(|member| self.group().member(*member).clone()).collect();
+        if self.rng.chance(1, 2) {
+            replaced.extend(self.new_drives(&dying));
+        }
+        let load = match self.rng.index(5) {
             0 => Load::UntilFull { step: 1 + self.rng.below(24) },
+            1..=2 => Load::Small { steps: 1 + self.rng.index(20) },
             _ => Load::Mixed { steps: 1 + self.rng.index(60) },
         };
         let end = *self.rng.pick(&[End::Quiet, End::Kill, End::PowerCut, End::PowerCut]);
@@ -196,7 +208,7 @@ impl Run {
         self.sim.stop_after(stop_after);
         self.load(load, &replaced, end != End::Quiet);
         // Those whose time did not come die now.
-        dying.iter().for_each(|member| self.group().member(*member).fail());
+        dying_drives.iter().for_each(SimDrive::fail);
         self.faults.count("member dies", dying.len());
         if end == End::Quiet {
             self.sim.resume();
@@ -215,13 +227,19 @@ impl Run {
         let (group, pool) = (self.group.as_ref().expect("the group runs"), self.pool.as_ref().expect("it is open"));
         let (sim, model, ended) = (&self.sim, &self.model, Cell::new(false));
         let mut identities: Vec<_> = replaced.iter().map(|_| uuid(&mut rng)).collect();
-        let stop_soon = |rng: &mut Rng| {
-            if can_stop && rng.chance(1, 2) {
-                sim.stop_after(rng.below(200));
+        let stop_soon = |rng: &mut Rng, chances: u64| {
+            if can_stop && rng.chance(chances, 4) {
+                let most = *rng.pick(&[30, 200]);
+                sim.stop_after(rng.below(most));
             }
         };
         let rebuilds = async {
+            group.env.sleep(Duration::from_micros(watch_rng.below(10_000))).await;
             for &(member, drive) in replaced {
+                // It was to die in this round, if it has not died before.
+                if is_in_sync(group, member) {
+                    group.member(usize::from(member.0)).fail();
+                }
                 // It may have left the group already.
                 let _ = group.leader().fail_member(member).await;
                 let identity = identities.pop().expect("one for each");
@@ -233,27 +251,19 @@ impl Run {
                 while !is_filled(place) && !is_in_sync(group, *member) {
                     group.env.sleep(Duration::from_micros(100)).await;
                 }
-                stop_soon(&mut watch_rng);
+                stop_soon(&mut watch_rng, 1);
                 while !is_in_sync(group, *member) {
                     group.env.sleep(Duration::from_micros(100)).await;
                 }
-                stop_soon(&mut watch_rng);
+                stop_soon(&mut watch_rng, 2);
             }
             ended.set(true);
         };
-        let requests = async {
-            match load {
-                Load::Mixed { steps } => pool.work(model, &mut rng, steps).await,
-                Load::UntilFull { step } => pool.fill(model, step).await,
-            }
-            while !ended.get() {
-                pool.work(model, &mut rng, 2).await;
-            }
-        };
+        let requests = requests(load, (group, pool, model), &mut rng, &ended);
         sim.try_block_on(both(rebuilds, requests));
         let in_sync = replaced.iter().filter(|(member, _)| is_in_sync(group, *member)).count();
         self.faults.count("rebuild ended under load", in_sync);
-        self.faults.count("store refused writes or was full", usize::from(matches!(load, Load::UntilFull { .. })));
+        self.faults.count("pool filled until writes are refused", usize::from(matches!(load, Load::UntilFull { .. })));
     }
 
     /// Stops the group, at times without some members, and starts it again. With `all`, as many
@@ -295,7 +305,7 @@ impl Run {
 
     /// Brings all members back, and loses as many as the level survives.
     fn end(&mut self) {
-        let replaced = self.new_drives();
+        let replaced = self.new_drives(&self.without_drive());
         self.load(Load::Mixed { steps: 10 }, &replaced, false);
         while !self.bad().is_empty() {
             self.sim.run_for(Duration::from_millis(5));
@@ -317,6 +327,33 @@ impl Run {
             self.sim.run_for(Duration::from_millis(1));
         }
         panic!("lines {:?} are there, and {:?} are used", pool.store.lines(), self.lines);
+    }
+}
+
+/// Requests of a round, and more of them until the rebuilds have ended.
+async fn requests(
+    load: Load,
+    (group, pool, model): (&Group, &Pool, &RefCell<Model>),
+    rng: &mut Rng,
+    ended: &Cell<bool>,
+) {
+    match load {
+        Load::Mixed { steps } => pool.work(model, rng, steps).await,
+        Load::Small { steps } => small_writes(steps, (group, pool, model), rng).await,
+        Load::UntilFull { step } => pool.fill(model, step).await,
+    }
+    while !ended.get() {
+        match load {
+            Load::Small { .. } => small_writes(2, (group, pool, model), rng).await,
+            Load::Mixed { .. } | Load::UntilFull { .. } => pool.work(model, rng, 2).await,
+        }
+    }
+}
+
+async fn small_writes(count: usize, (group, pool, model): (&Group, &Pool, &RefCell<Model>), rng: &mut Rng) {
+    for _ in 0..count {
+        pool.write_small(model, rng).await;
+        group.env.sleep(Duration::from_micros(rng.below(5_000))).await;
     }
 }
 

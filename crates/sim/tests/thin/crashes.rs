@@ -1,7 +1,7 @@
 //! Every crash of programs, over a model of a group.
 
 use sim::engine::seeds;
-use sim::thin::{Program, Step, check, run};
+use sim::thin::{Program, Step, check, every, run};
 
 use Step::{Checkpoint, Collect, Discard, Flush, Land, Read, Write};
 
@@ -77,4 +77,11 @@ fn a_copy_of_the_collector_does_not_replace_a_newer_write() {
         groups.push(vec![Collect, Write(1, 8..15, false), Land]);
         run(&Program::new(seed, false, 1, groups));
     }
+}
+
+#[test]
+fn every_crash_of_every_two_steps_leaves_what_was_promised() {
+    let (counts, violations) = every(2, 1);
+    println!("{counts}");
+    assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
 }

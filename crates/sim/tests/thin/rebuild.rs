@@ -7,7 +7,7 @@ use array::MemberIndex;
 use drive::{Drive, Env};
 use format::Shape;
 use sim::engine::*;
-use sim::thin::pool::{Pool, create, drive_bytes, group_of, open_with, volume_blocks};
+use sim::thin::pool::{create, drive_bytes, group_of, open_with, volume_blocks};
 use sim::thin::{Faults, Model, any_compression, random};
 use sim::{Latency, Rng, Sim, SimDrive};
 
@@ -63,15 +63,6 @@ pub fn crash_without(group: Group, sim: &Sim, is_kill: bool, members: &[usize]) 
     Group::open(sim, drives, shards)
 }
 
-/// Single blocks are written and flushed, so that the intent log has most of them.
-async fn small_writes(pool: &Pool, model: &RefCell<Model>, rng: &mut Rng) {
-    let (line, block, fua) = (1 + rng.index(2) as u32, rng.below(pool.blocks), rng.chance(1, 2));
-    pool.write(model, line, block..block + 1, fua).await;
-    if rng.chance(1, 3) {
-        pool.flush(model).await;
-    }
-}
-
 #[test]
 fn frames_of_thin_volumes_survive_the_loss_of_all_members_that_had_them_before_a_rebuild() {
     let shapes: Vec<Shape> = every_level(4 * KIB).into_iter().filter(|shape| shape.survives() > 0).collect();
@@ -90,7 +81,7 @@ fn frames_of_thin_volumes_survive_the_loss_of_all_members_that_had_them_before_a
         sim.try_block_on(async {
             let (mut forks, ended) = ((rng.fork(), rng.fork()), Cell::new(false));
             for _ in 0..6 {
-                small_writes(&pool, &model, &mut forks.0).await;
+                pool.write_small(&model, &mut forks.0).await;
             }
             lost.iter().for_each(|member| group.member(*member).fail());
             let rebuild = async {
@@ -103,7 +94,7 @@ fn frames_of_thin_volumes_survive_the_loss_of_all_members_that_had_them_before_a
             };
             let requests = async {
                 while !ended.get() {
-                    small_writes(&pool, &model, &mut forks.0).await;
+                    pool.write_small(&model, &mut forks.0).await;
                     group.env.sleep(Duration::from_micros(forks.0.below(5_000))).await;
                 }
             };
