@@ -56,9 +56,11 @@ Examples:
   purlin rescue extract images/*.img --volume tank/db --to - | zstd > db.img.zst
   purlin rescue extract /dev/sdb /dev/sdc --volume tank/db --to part.img --partial
   purlin rescue extract /dev/sd* --volume 6f1c2f0e-6d0a-4b57-9c7e-0f6a3a1d2b4c/db --to db.img
+  purlin rescue extract /dev/sd* --volume tank/images --to images.img --from-segments
 
 The file is sparse where the volume was never written. Stale drives are left out. Where more is missing than the group's level
-survives, nothing is written, unless --partial says that a part is enough.
+survives, nothing is written, unless --partial says that a part is enough. Where the map of a thin volume cannot be read, it is
+rebuilt from segments, with a warning: blocks that were discarded or zeroed may have old content.
 Exit status: 0 all of it was written, 1 a part (--partial), 2 nothing.")]
     Extract(RescueExtractArgs),
 }
@@ -82,6 +84,9 @@ pub struct RescueExtractArgs {
     /// bytes
     #[arg(long)]
     pub partial: bool,
+    /// Rebuild the map of a thin volume from segments even if it can be read
+    #[arg(long)]
+    pub from_segments: bool,
 }
 
 /// A volume on drives that no daemon uses. The names are those on the drives, so they are not

@@ -244,6 +244,9 @@ pub fn extract(report: &ExtractReport) -> String {
         format_bytes(report.computed_bytes),
         format_bytes(report.hole_bytes)
     );
+    if report.rebuilt_bytes > 0 {
+        text.push_str(&format!("map of {} rebuilt from segments\n", format_bytes(report.rebuilt_bytes)));
+    }
     for range in report.damaged.iter().take(LOST_SHOWN) {
         let end = range.offset_bytes + range.len_bytes;
         text.push_str(&format!(

@@ -186,6 +186,13 @@ impl IntentFrame {
         (is_ours && len >= BLOCK && len.is_multiple_of(BLOCK)).then_some(len as u64)
     }
 
+    /// The generation of the frame that may start with the first of `bytes`. For a reader that does
+    /// not know which generation counts. Not confirmed by a checksum.
+    pub fn announced_generation(bytes: &[u8], array: &Uuid) -> Option<u64> {
+        let (disk, _) = DiskHead::ref_from_prefix(bytes).ok()?;
+        (disk.magic == MAGIC && disk.array == *array.as_bytes()).then(|| disk.generation.get())
+    }
+
     /// Reads the frame that starts with the first of `bytes`, which lie at `offset` on the member
     /// and reach at least to the frame's end.
     ///
@@ -251,6 +258,8 @@ mod tests {
             let read = IntentFrame::decode(&bytes, &array(), 3, 65536).unwrap();
             assert_eq!((read.head, &bytes[read.body.clone()], read.len), (HEAD, &body[..], bytes.len()));
             assert_eq!(IntentFrame::announced_len(&bytes, &array(), 3, 65536), Some(bytes.len() as u64));
+            assert_eq!(IntentFrame::announced_generation(&bytes, &array()), Some(3));
+            assert_eq!(IntentFrame::announced_generation(&bytes, &Uuid::from_bytes([8; 16])), None);
         }
     }
 

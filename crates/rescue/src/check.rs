@@ -12,7 +12,7 @@ use crate::map::Map;
 use crate::parity::{ParityCheck, ParityCount};
 use crate::probe::SuperblockCopy;
 use crate::survey::{Survey, SurveyedDrive};
-use crate::thin::ThinStore;
+use crate::thin::{ThinQuery, ThinStore};
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,10 +141,8 @@ fn check_group(
     }
     let records = &volumes.catalogue.volumes;
     if let Some(pool) = &volumes.catalogue.thin {
-        for id in pool.stores.iter().map(|store| store.id) {
-            let store = ThinStore::open(group, drives, (&map, &log), pool, id);
-            findings.extend(check_thin(group, id, store, records));
-        }
+        let query = ThinQuery { pool, lines: volumes.thin_lines(), from_segments: false };
+        findings.extend(check_thin(group, ThinStore::open(group, drives, (&map, &log), query), records));
     }
     let parity = parity.then(|| {
         let (count, found) = ParityCheck::new(group, drives, &log, records).run(&map, progress);
@@ -172,20 +170,20 @@ fn check_group(
     }
 }
 
-/// Reports what cannot be read of the maps of the thin volumes in a store.
-fn check_thin(group: &Group, id: u16, store: Result<ThinStore<'_>, String>, records: &[VolumeRecord]) -> Vec<Finding> {
+/// Reports what cannot be read of the maps of thin volumes.
+fn check_thin(group: &Group, store: Result<ThinStore<'_>, String>, records: &[VolumeRecord]) -> Vec<Finding> {
     let finding = |message| Finding::group(group, Structure::Thin, message);
     let mut store = match store {
         Ok(store) => store,
-        Err(why) => return vec![finding(format!("the thin volumes in store {id} cannot be read: {why}"))],
+        Err(why) => return vec![finding(format!("the thin volumes cannot be read: {why}"))],
     };
     let mut findings = Vec::new();
-    let is_in = |record: &&VolumeRecord| record.kind == VolumeKind::Thin && record.thin.store == id;
-    for record in records.iter().filter(is_in) {
+    for record in records.iter().filter(|record| record.kind == VolumeKind::Thin) {
         let found = store.check(record.id as u32).into_iter();
         findings.extend(found.map(|message| finding(format!("thin volume {}: {message}", record.name))));
     }
-    findings
+    let store = store.messages().into_iter().map(|message| finding(format!("the pool of thin volumes: {message}")));
+    store.chain(findings).collect()
 }
 
 /// Reports slots without a drive, and members whose superblocks disagree.

@@ -1,5 +1,7 @@
 //! Extracts the bytes of a volume.
 
+use std::collections::BTreeSet;
+
 use format::thin::entry::LEAF_BLOCKS;
 use format::{BLOCK, ThinPoolRecord, VolumeKind, VolumeRecord};
 use serde::{Deserialize, Serialize};
@@ -15,7 +17,7 @@ use crate::stripe::StripeReader;
 use crate::sums::DamagedRange;
 use crate::survey::{Survey, SurveyedDrive};
 use crate::target::Target;
-use crate::thin::{Content, ThinStore};
+use crate::thin::{Content, ThinQuery, ThinStore};
 use crate::walk::{Piece, Walk};
 
 /// Bytes that are passed to the target at once.
@@ -46,6 +48,12 @@ pub struct ExtractReport {
     pub damaged_count: u64,
     /// The first 1000 ranges of damaged blocks.
     pub damaged: Vec<DamagedRange>,
+    /// Bytes of a thin volume whose map could not be read and was rebuilt from segments. Blocks
+    /// there that were discarded or zeroed may have old content.
+    pub rebuilt_bytes: u64,
+    /// Bytes of segments of thin volumes that cannot be read, and may have newer content of some
+    /// blocks.
+    pub unread_bytes: u64,
     /// Sentences for people.
     pub warnings: Vec<String>,
 }
@@ -60,6 +68,7 @@ pub struct Extraction<'a> {
     /// The pool of a thin volume.
     pool: Option<ThinPoolRecord>,
     partial: bool,
+    from_segments: bool,
     warnings: Vec<String>,
 }
 
@@ -91,13 +100,24 @@ impl<'a> Extraction<'a> {
                 .push(format!("{torn} blocks of the allocation map have damaged copies only: taken as never written"));
         }
         let pool = pool.filter(|_| record.kind == VolumeKind::Thin);
-        let extraction = Extraction { group, drives, map, log, volume: record, pool, partial, warnings };
+        let from_segments = false;
+        let extraction = Extraction { group, drives, map, log, volume: record, pool, partial, from_segments, warnings };
         let lost = extraction.lost_to_missing_members();
         if !partial && !lost.is_empty() {
             let why = extraction.why_lost(&lost, 0);
             return Err(RescueError::Lost { why, lost: lost.ranges });
         }
         Ok(extraction)
+    }
+
+    /// Uses neither the anchors nor the map of a thin volume: its map is rebuilt from segments.
+    #[must_use]
+    pub fn from_segments(mut self) -> Extraction<'a> {
+        self.from_segments = true;
+        if self.pool.is_none() {
+            self.warnings.push("the volume is not thin: it has no map that could be rebuilt".to_owned());
+        }
+        self
     }
 
     /// Size of the volume.
@@ -166,6 +186,8 @@ impl<'a> Extraction<'a> {
             lost: lost.ranges,
             damaged_count: reader.sums.damaged_count(),
             damaged: reader.sums.damaged_ranges(),
+            rebuilt_bytes: 0,
+            unread_bytes: 0,
             warnings: self.warnings.clone(),
         }
     }
@@ -177,11 +199,11 @@ impl<'a> Extraction<'a> {
         target: &mut dyn Target,
         progress: Progress<'_>,
     ) -> Result<ExtractReport, RescueError> {
-        let store = self.volume.thin.store;
-        let store = ThinStore::open(self.group, self.drives, (&self.map, &self.log), pool, store);
-        let mut store = store.map_err(|why| RescueError::Thin { why })?;
         let (line, size) = (self.volume.id as u32, self.volume.size_bytes);
-        let map = store.volume_map(line);
+        let query = ThinQuery { pool, lines: BTreeSet::from([line]), from_segments: self.from_segments };
+        let store = ThinStore::open(self.group, self.drives, (&self.map, &self.log), query);
+        let mut store = store.map_err(|why| RescueError::Thin { why })?;
+        let mut map = store.volume_map(line);
         let mut copy = ThinCopy {
             writer: Writer { target, start: 0, bytes: Vec::with_capacity(WRITE_BYTES) },
             at: 0,
@@ -189,34 +211,45 @@ impl<'a> Extraction<'a> {
             lost: Lost::default(),
         };
         let leaf_bytes = LEAF_BLOCKS * BLOCK as u64;
-        // Leaves with content, and ranges whose map is lost.
-        let mut parts: Vec<(u64, u64, bool)> =
-            store.used_leaves(line, &map).into_iter().map(|leaf| (leaf * leaf_bytes, leaf_bytes, true)).collect();
-        parts.extend(map.lost().map(|(block, blocks)| (block * BLOCK as u64, blocks * BLOCK as u64, false)));
-        parts.sort_unstable();
-        for (start, len, is_readable) in parts.into_iter().filter(|(start, ..)| *start < size) {
-            let end = size.min(start + len);
-            copy.hole_until(start.max(copy.at))?;
-            if is_readable && !map.is_lost(start / leaf_bytes) {
-                for (number, content) in (0..).zip(store.leaf(line, start / leaf_bytes, &map)) {
-                    let at = start + number * BLOCK as u64;
-                    if at < end {
-                        copy.block(&mut store, content.as_ref(), (at, end.min(at + BLOCK as u64)))?;
-                    }
-                }
-            } else {
-                copy.lose_until(end)?;
+        for leaf in store.used_leaves(line, &map) {
+            let start = leaf * leaf_bytes;
+            if start >= size {
+                break;
             }
-            if !self.partial && !copy.lost.is_empty() {
-                let why = self.why_lost(&copy.lost, store.reader().sums.damaged_count());
-                return Err(RescueError::Lost { why, lost: copy.lost.ranges });
+            copy.hole_until(start)?;
+            for (number, content) in (0..).zip(store.leaf(line, leaf, &mut map)) {
+                let at = start + number * BLOCK as u64;
+                if at < size {
+                    copy.block(&mut store, content.as_ref(), (at, size.min(at + BLOCK as u64)))?;
+                }
+            }
+            if !self.partial {
+                self.check_nothing_lost(&copy.lost, &store)?;
             }
             progress(copy.at, size);
+        }
+        if !self.partial {
+            self.check_nothing_lost(&copy.lost, &store)?;
         }
         copy.hole_until(size)?;
         copy.writer.end()?;
         progress(size, size);
-        Ok(self.report(copy.writer.target.name(), copy.hole_bytes, copy.lost, store.reader()))
+        let mut report = self.report(copy.writer.target.name(), copy.hole_bytes, copy.lost, store.reader());
+        (report.rebuilt_bytes, report.unread_bytes) = (map.rebuilt_bytes(size), store.unread_bytes());
+        report.warnings.extend(store.messages());
+        report.warnings.extend(store.map_messages(&map));
+        Ok(report)
+    }
+
+    /// Refuses a thin volume of which something is lost, or may be.
+    fn check_nothing_lost(&self, lost: &Lost, store: &ThinStore<'_>) -> Result<(), RescueError> {
+        let (why, unread) = (|| self.why_lost(lost, store.reader().sums.damaged_count()), store.unread_bytes());
+        let why = match (lost.is_empty(), unread) {
+            (true, 0) => return Ok(()),
+            (true, bytes) => format!("{bytes} bytes of segments cannot be read, and may have newer content"),
+            (false, _) => why(),
+        };
+        Err(RescueError::Lost { why, lost: lost.ranges.clone() })
     }
 
     /// Ranges that no present member can provide, neither directly nor by computation.

@@ -1,7 +1,5 @@
 //! A report of the content of drives.
 
-use std::collections::BTreeMap;
-
 use format::{MemberState, Role, SuperblockError, VolumeKind, VolumeRecord};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +10,7 @@ use crate::log::{Log, read_lost};
 use crate::map::Map;
 use crate::probe::{SuperblockCopy, Unusable};
 use crate::survey::{Survey, SurveyedDrive};
-use crate::thin::ThinStore;
+use crate::thin::{ThinQuery, ThinStore};
 use crate::walk::Walk;
 
 /// The content of some drives.
@@ -316,26 +314,7 @@ fn group(group: &Group, drives: &[SurveyedDrive]) -> GroupReport {
         some if some <= shape.survives() => Health::Degraded,
         _ => Health::Failed,
     };
-    let log = Log::read(group, drives, &mut Vec::new());
-    let mut stores = BTreeMap::new();
-    if let Some(pool) = &volumes.catalogue.thin {
-        for id in pool.stores.iter().map(|store| store.id) {
-            match ThinStore::open(group, drives, (&map, &log), pool, id) {
-                Ok(store) => drop(stores.insert(id, store)),
-                Err(why) => warnings.push(format!("the thin volumes in store {id} cannot be read: {why}")),
-            }
-        }
-    }
-    let shown = |record: &VolumeRecord| {
-        let mut shown = volume(group, &map, &lost, record);
-        if record.kind == VolumeKind::Thin {
-            match stores.get(&record.thin.store) {
-                Some(store) => shown.written_bytes = store.mapped_bytes(record.id as u32),
-                None => shown.lost_bytes = record.size_bytes,
-            }
-        }
-        shown
-    };
+    let shown = shown_volumes(group, drives, (&map, &lost), &volumes, &mut warnings);
     let name_of = |id: u64| {
         let volume = volumes.catalogue.volumes.iter().find(|volume| volume.id == id);
         volume.map_or_else(|| id.to_string(), |volume| format!("{}/{}", group.name(), volume.name))
@@ -357,7 +336,7 @@ fn group(group: &Group, drives: &[SurveyedDrive]) -> GroupReport {
         created_unix_s: superblock.created_unix_s,
         members: slots.iter().map(|&slot| member(group, drives, slot)).collect(),
         spares: superblock.spares.iter().map(|uuid| spare(group, drives, uuid)).collect(),
-        volumes: volumes.catalogue.volumes.iter().map(shown).collect(),
+        volumes: shown,
         exports: volumes
             .catalogue
             .exports
@@ -372,6 +351,39 @@ fn group(group: &Group, drives: &[SurveyedDrive]) -> GroupReport {
             .collect(),
         warnings,
     }
+}
+
+/// The volumes. Those parts of thin volumes that cannot be read are among the warnings.
+fn shown_volumes(
+    group: &Group,
+    drives: &[SurveyedDrive],
+    (map, lost): (&Map, &[(u64, u64)]),
+    volumes: &Volumes,
+    warnings: &mut Vec<String>,
+) -> Vec<VolumeReport> {
+    let log = Log::read(group, drives, &mut Vec::new());
+    let query = |pool| ThinQuery { pool, lines: volumes.thin_lines(), from_segments: false };
+    let pool = volumes.catalogue.thin.as_ref();
+    let mut store = pool.map(|pool| ThinStore::open(group, drives, (map, &log), query(pool)));
+    let shown = |record: &VolumeRecord| {
+        let mut shown = volume(group, map, lost, record);
+        if record.kind == VolumeKind::Thin {
+            match &mut store {
+                Some(Ok(store)) => shown.written_bytes = store.mapped_bytes(record.id as u32),
+                _ => shown.lost_bytes = record.size_bytes,
+            }
+        }
+        shown
+    };
+    let shown = volumes.catalogue.volumes.iter().map(shown).collect();
+    match &store {
+        Some(Err(why)) => warnings.push(format!("the thin volumes cannot be read: {why}")),
+        Some(Ok(store)) => {
+            warnings.extend(store.messages().iter().map(|message| format!("the pool of thin volumes: {message}")));
+        }
+        None => {}
+    }
+    shown
 }
 
 fn member(group: &Group, drives: &[SurveyedDrive], slot: usize) -> MemberReport {

@@ -60,7 +60,10 @@ fn extract(common: &Common, args: &RescueExtractArgs) -> Result<(), Failure> {
     for unopened in &survey.unopened {
         output::on_stderr(&format!("warning: {}: {}", unopened.name, unopened.why));
     }
-    let extraction = Extraction::new(&survey, &args.volume.group, &args.volume.volume, args.partial)?;
+    let mut extraction = Extraction::new(&survey, &args.volume.group, &args.volume.volume, args.partial)?;
+    if args.from_segments {
+        extraction = extraction.from_segments();
+    }
     for warning in extraction.warnings() {
         output::on_stderr(&format!("warning: {warning}"));
     }
@@ -83,11 +86,18 @@ fn extract(common: &Common, args: &RescueExtractArgs) -> Result<(), Failure> {
             }
         }
     };
-    tell(common, &report, to_stdout)?;
-    if report.lost_bytes == 0 {
-        return Ok(());
+    for warning in &report.warnings[extraction.warnings().len()..] {
+        output::on_stderr(&format!("warning: {warning}"));
     }
-    Err(Failure::Ended(format!("{} bytes of {} are lost", report.lost_bytes, report.volume)))
+    tell(common, &report, to_stdout)?;
+    match (report.lost_bytes, report.unread_bytes) {
+        (0, 0) => Ok(()),
+        (0, unread) => Err(Failure::Ended(format!(
+            "{unread} bytes of segments cannot be read: {} may have older content",
+            report.volume
+        ))),
+        (lost, _) => Err(Failure::Ended(format!("{lost} bytes of {} are lost", report.volume))),
+    }
 }
 
 /// Reports what was written: on stderr if the volume goes to stdout.

@@ -156,6 +156,13 @@ impl BatchIndex {
         is_ours.then(|| head.index_bytes())?
     }
 
+    /// The key of the batch that starts with the first of `bytes`, in whichever store it is. For a
+    /// reader without an anchor. Not confirmed by a checksum.
+    pub fn announced_key(bytes: &[u8], address: u64) -> Option<StoreKey> {
+        let (head, _) = DiskHead::ref_from_prefix(bytes).ok()?;
+        (head.magic == MAGIC && head.address.get() == address).then_some(head.key)
+    }
+
     /// Reads the batch that starts with the first of `bytes`, which reach at least to the end of
     /// its records. `base`: as for [`ContentCursor::new`].
     ///
@@ -232,6 +239,9 @@ mod tests {
         let read = BatchIndex::decode(&bytes, &KEY, 1 << 20, 0).unwrap();
         assert_eq!(read, BatchIndex { batch_bytes: 65536, records: records() });
         assert_eq!(BatchIndex::announced_bytes(&bytes, &KEY, 1 << 20), Some(bytes.len()));
+        assert_eq!(BatchIndex::announced_key(&bytes, 1 << 20), Some(KEY));
+        assert_eq!(BatchIndex::announced_key(&bytes, 0), None);
+        assert_eq!(BatchIndex::announced_key(&bytes[1..], 1 << 20), None);
     }
 
     #[test]

@@ -71,14 +71,17 @@ fn range(start_byte: u64, len_bytes: u64) -> VolumeRecord {
     }
 }
 
-/// The bodies of the frames of a generation, each once, from any copy that can be read.
-pub(super) fn frames(group: &Group, drives: &[SurveyedDrive], generation: u64) -> Vec<Vec<u8>> {
+/// A frame: generation, stream, and number in the stream.
+pub(super) type FrameId = (u64, u32, u64);
+
+/// The bodies of the frames of a generation, or of all, each once, from any copy that can be read.
+pub(super) fn frames(group: &Group, drives: &[SurveyedDrive], generation: Option<u64>) -> BTreeMap<FrameId, Vec<u8>> {
+    let mut bodies: BTreeMap<FrameId, Vec<u8>> = BTreeMap::new();
     let superblock = &group.superblock;
     if !superblock.has_intent_log() {
-        return Vec::new();
+        return bodies;
     }
     let region = intent_region(&superblock.layout);
-    let mut bodies: BTreeMap<(u32, u64), Vec<u8>> = BTreeMap::new();
     for slot in group.present().filter(|&slot| group.is_in_sync(slot)) {
         let mut bytes = vec![0; usize::try_from(region.len).expect("a log fits memory")];
         if group.read(drives, slot, region.offset, &mut bytes).is_err() {
@@ -90,16 +93,17 @@ pub(super) fn frames(group: &Group, drives: &[SurveyedDrive], generation: u64) -
         }
         let mut at = 0;
         while at < bytes.len() {
-            let offset = region.offset + at as u64;
-            match IntentFrame::decode(&bytes[at..], &superblock.array, generation, offset) {
-                Ok(frame) => {
-                    let body = || bytes[at..][frame.body.clone()].to_vec();
-                    bodies.entry((frame.head.stream, frame.head.sequence)).or_insert_with(body);
-                    at += frame.len;
-                }
-                Err(_) => at += BLOCK,
+            let (rest, offset) = (&bytes[at..], region.offset + at as u64);
+            let generation = generation.or_else(|| IntentFrame::announced_generation(rest, &superblock.array));
+            let frame = generation.map(|generation| IntentFrame::decode(rest, &superblock.array, generation, offset));
+            if let Some(Ok(frame)) = frame {
+                let id = (frame.head.generation, frame.head.stream, frame.head.sequence);
+                bodies.entry(id).or_insert_with(|| rest[frame.body.clone()].to_vec());
+                at += frame.len;
+            } else {
+                at += BLOCK;
             }
         }
     }
-    bodies.into_values().collect()
+    bodies
 }

@@ -2,22 +2,29 @@
 //!
 //! A volume has the content of the newest checkpoint, with the writes on top that came after it:
 //! those in runs, and those in frames of the intent log.
+//!
+//! Where the map or the tables cannot be read, the map is rebuilt from all runs of all segments.
+//! For each block the fragment or the hole with the highest sequence counts. Of each block with
+//! content a segment has the newest fragment, so such a block is right. A hole is in no segment any
+//! more once the collector has freed the one that it was in. So a block without content may come
+//! back with a content that it had before, if that has not been freed as well.
 
+mod anchors;
 mod bytes;
 mod overlay;
 pub(crate) mod packed;
+mod scan;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use format::thin::anchor::{ANCHOR_BYTES, ANCHOR_DISTANCE_BYTES, Anchor, Root};
-use format::thin::batch::BatchIndex;
-use format::thin::entry::LEAF_BLOCKS;
-use format::thin::line::{LINES_LINE, LineRecord, SEGMENTS_LINE};
-use format::thin::node::{NodeId, decode_inner_node, decode_line_leaf, decode_map_leaf, decode_segment_leaf};
-use format::thin::record::{FragmentRecord, HoleRecord};
-use format::thin::segment::{SEGMENTS_PER_LEAF, SegmentRecord, SegmentUse};
-use format::thin::{Codec, StoredRange, ThinError};
+use format::thin::anchor::Anchor;
+use format::thin::batch::{BatchIndex, StoreKey};
+use format::thin::entry::{LEAF_BLOCKS, MapEntry};
+use format::thin::line::LineRecord;
+use format::thin::node::{ChildRecord, NodeId, decode_inner_node, decode_map_leaf};
+use format::thin::segment::SegmentUse;
+use format::thin::{BLOCKS_MAX, Codec, StoredRange};
 use format::{BLOCK, ThinPoolRecord};
 
 use crate::group::Group;
@@ -25,11 +32,19 @@ use crate::log::Log;
 use crate::map::Map;
 use crate::survey::SurveyedDrive;
 
-use bytes::GroupBytes;
-use overlay::{Overlay, Write, WriteContent};
+use anchors::{Anchors, Checkpoint, below};
+use bytes::{FrameId, GroupBytes};
+use overlay::Overlay;
 use packed::LastFragment;
+use scan::{Grid, RunReader, key_of_first_runs};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
+
+/// Leaves of the largest volume.
+const LEAVES_MAX: u64 = BLOCKS_MAX / LEAF_BLOCKS;
+
+/// The limit of a map that is rebuilt from segments.
+const OLD_CONTENT: &str = "blocks that were discarded or zeroed may have old content";
 
 /// The content of a block.
 #[derive(Debug, Clone)]
@@ -40,8 +55,6 @@ pub(crate) enum Content {
     Packed(PackedFragment, u8),
     /// It is in a frame.
     Frame(Rc<Vec<u8>>, usize),
-    /// It cannot be read: its map is damaged.
-    Unknown,
 }
 
 /// A compressed fragment.
@@ -52,244 +65,289 @@ pub(crate) struct PackedFragment {
     blocks: u8,
 }
 
-/// A thin store of a group.
+/// The part of a pool that is read, and how.
+pub(crate) struct ThinQuery<'a> {
+    pub pool: &'a ThinPoolRecord,
+    /// The lines of the volumes. Other lines in the segments are those of deleted volumes.
+    pub lines: BTreeSet<u32>,
+    /// Use no anchor and no map.
+    pub from_segments: bool,
+}
+
+/// The thin store of a group.
 pub(crate) struct ThinStore<'a> {
+    group: &'a Group,
+    drives: &'a [SurveyedDrive],
     bytes: GroupBytes<'a>,
-    anchor: Anchor,
-    unit_bytes: u64,
-    segments: Vec<u64>,
-    /// Lines at the checkpoint.
-    lines: BTreeMap<u32, LineRecord>,
+    grid: Grid,
+    key: StoreKey,
+    wanted: BTreeSet<u32>,
+    /// `None`: no anchor is used.
+    checkpoint: Option<Checkpoint>,
+    /// Writes that the checkpoint does not cover.
     overlay: Overlay,
+    /// The maps from segments, up to the writes that the checkpoint covers. Made when the first
+    /// part of a map is found that cannot be read.
+    rebuilt: Option<Overlay>,
+    /// The tables and anchors that cannot be read: sentences.
+    messages: Vec<String>,
+    /// Bytes of segments in which runs may be that cannot be read.
+    unread_bytes: u64,
     last_fragment: LastFragment,
 }
 
-/// The leaves of a volume's map, and the parts of it that cannot be read.
+/// The leaves of a volume's map, and the parts of it that are rebuilt.
 #[derive(Default)]
 pub(crate) struct VolumeMap {
-    leaves: BTreeMap<u64, StoredRange>,
-    /// Ranges of leaves below nodes that cannot be read.
-    lost: Vec<(u64, u64)>,
+    leaves: BTreeMap<u64, ChildRecord>,
+    /// By the first leaf. The parts do not overlap.
+    rebuilt: BTreeMap<u64, RebuiltPart>,
+}
+
+/// Leaves below a node that cannot be read.
+struct RebuiltPart {
+    leaves: u64,
+    /// Blocks that the map had there, if that is known.
+    mapped: Option<u64>,
+    /// Blocks with content that were found for them.
+    found: u64,
 }
 
 impl<'a> ThinStore<'a> {
-    /// Reads the newest checkpoint and all writes after it, of one store of the pool.
+    /// Reads the newest checkpoint and all writes after it.
     ///
     /// # Errors
-    /// A sentence: the anchors, the table of lines or the segment table cannot be read.
+    /// A sentence: neither an anchor nor a run can be read.
     pub(crate) fn open(
         group: &'a Group,
         drives: &'a [SurveyedDrive],
         (map, log): (&'a Map, &'a Log),
-        pool: &ThinPoolRecord,
-        store: u16,
+        query: ThinQuery<'_>,
     ) -> Result<ThinStore<'a>, String> {
         let mut bytes = GroupBytes::new(group, drives, map, log);
-        let store = pool.store(store).ok_or("its pool has no such store")?;
-        let segments: Vec<u64> = store
-            .extents
-            .iter()
-            .flat_map(|extent| {
-                let first = extent.start_byte.div_ceil(pool.segment_bytes);
-                first..((extent.start_byte + extent.len_bytes) / pool.segment_bytes).max(first)
-            })
-            .collect();
-        let first = *segments.first().ok_or("the store has no segment")?;
-        let anchor = newest_anchor(&mut bytes, group, first * pool.segment_bytes)?;
-        if anchor.segment_bytes != pool.segment_bytes {
-            return Err("its anchor has another segment size than the catalogue".to_owned());
-        }
-        let geometry = &group.geometry;
-        let stripe = geometry.data_count as u64 * geometry.strip;
-        let rows = (geometry.chunk / geometry.strip).max(1);
-        let unit_bytes = if rows == 1 { stripe } else { stripe * rows * geometry.sets };
-        let (lines, overlay) = (BTreeMap::new(), Overlay::default());
-        let mut store =
-            ThinStore { bytes, anchor, unit_bytes, segments, lines, overlay, last_fragment: LastFragment::default() };
-        let damaged = |error: ThinError| error.to_string();
-        for (index, node) in store.own_leaves(LINES_LINE, store.anchor.lines)? {
-            let id = NodeId { line: LINES_LINE, level: 0, index };
-            store.lines.extend(decode_line_leaf(&node, id).map_err(damaged)?.into_iter().map(|line| (line.line, line)));
-        }
-        let mut records: BTreeMap<u64, SegmentRecord> = BTreeMap::new();
-        for (index, node) in store.own_leaves(SEGMENTS_LINE, store.anchor.segments)? {
-            let id = NodeId { line: SEGMENTS_LINE, level: 0, index };
-            records.extend((index * SEGMENTS_PER_LEAF..).zip(decode_segment_leaf(&node, id).map_err(damaged)?));
-        }
-        store.find_writes(group, drives, &records);
+        let grid = Grid::new(&group.geometry, query.pool);
+        let first = grid.anchors().ok_or("its pool has no segment")?;
+        let anchors = match query.from_segments {
+            true => Anchors::Lost("its anchors are not used".to_owned()),
+            false => Anchors::read(&mut bytes, &group.superblock.array, first, grid.segment_bytes),
+        };
+        let mut messages = Vec::new();
+        let anchor = match anchors {
+            Anchors::Newest(anchor) => Ok(anchor),
+            Anchors::Lost(why) => Err(why),
+            Anchors::OneLeft(left) if is_newest(&mut bytes, &grid, &left) => {
+                messages.push("one of its two anchors is damaged; the other one is the newest".to_owned());
+                Ok(left)
+            }
+            Anchors::OneLeft(_) => Err("one of its two anchors is damaged, and the other one may be older".to_owned()),
+        };
+        let (key, checkpoint) = match anchor {
+            Ok(anchor) => (anchor.key, Some(Checkpoint::read(&mut bytes, anchor))),
+            Err(why) => {
+                let key = key_of_first_runs(&mut bytes, &grid);
+                messages.push(format!("{why}. The maps are rebuilt from segments: {OLD_CONTENT}"));
+                (key.ok_or_else(|| format!("{why}, and its segments have no run"))?, None)
+            }
+        };
+        messages.extend(checkpoint.iter().flat_map(Checkpoint::messages));
+        let (wanted, overlay, last_fragment) = (query.lines, Overlay::default(), LastFragment::default());
+        let mut store = ThinStore {
+            group,
+            drives,
+            bytes,
+            grid,
+            key,
+            wanted,
+            checkpoint,
+            overlay,
+            rebuilt: None,
+            messages,
+            unread_bytes: 0,
+            last_fragment,
+        };
+        store.find_writes();
         Ok(store)
     }
 
-    /// All leaves of one of the store's own trees.
-    fn own_leaves(&mut self, line: u32, root: Option<Root>) -> Result<Vec<(u64, Vec<u8>)>, String> {
-        let mut leaves = Vec::new();
-        let mut left: Vec<(NodeId, StoredRange)> =
-            root.iter().map(|root| (NodeId { line, level: root.level, index: 0 }, root.stored)).collect();
-        while let Some((id, stored)) = left.pop() {
-            let node = self.stored(stored).ok_or_else(|| format!("a node at byte {} is lost", stored.address))?;
-            if id.level == 0 {
-                leaves.push((id.index, node));
-                continue;
-            }
-            let children = decode_inner_node(&node, id).map_err(|error| error.to_string())?;
-            left.extend(children.into_iter().map(|(slot, child)| (id.child(usize::from(slot)), child.stored)));
-        }
-        Ok(leaves)
-    }
-
-    /// The bytes of a stored range, if all of them can be read.
-    fn stored(&mut self, stored: StoredRange) -> Option<Vec<u8>> {
-        self.bytes.read(stored.address, u64::from(stored.bytes))
-    }
-
     /// Finds the writes that the checkpoint does not cover.
-    fn find_writes(&mut self, group: &Group, drives: &[SurveyedDrive], records: &BTreeMap<u64, SegmentRecord>) {
-        let covered = self.anchor.covered;
-        for id in self.segments.clone() {
-            let record = records.get(&id).copied().unwrap_or_default();
-            let start = id * self.anchor.segment_bytes;
-            let filled = u64::from(record.filled_bytes).min(self.anchor.segment_bytes);
-            let rest = self.anchor.segment_bytes - filled;
-            let has_more = || self.bytes.is_any_written(start + filled, rest);
-            let is_read = match record.used_for {
-                SegmentUse::Nodes | SegmentUse::Anchors => false,
-                SegmentUse::Data => record.newest_sequence > covered || has_more(),
-                SegmentUse::Free => has_more(),
+    fn find_writes(&mut self) {
+        let Some(checkpoint) = &self.checkpoint else { return };
+        let covered = checkpoint.anchor.covered;
+        let mut reader = RunReader { bytes: &mut self.bytes, grid: &self.grid, key: &self.key, unread_bytes: 0 };
+        let wanted = |line: u32, sequence: u64| self.wanted.contains(&line) && sequence > covered;
+        for (id, start) in self.grid.with_runs() {
+            let record = checkpoint.segment(id);
+            let filled = record.map_or(0, |record| u64::from(record.filled_bytes)).min(self.grid.segment_bytes);
+            let has_more = reader.bytes.is_any_written(start + filled, self.grid.segment_bytes - filled);
+            let is_read = match record.map(|record| record.used_for) {
+                Some(SegmentUse::Nodes | SegmentUse::Anchors) => false,
+                Some(SegmentUse::Data) => record.is_some_and(|record| record.newest_sequence > covered) || has_more,
+                Some(SegmentUse::Free) | None => has_more,
             };
             if is_read {
-                self.scan_segment(start);
+                reader.segment(start, &mut |address, index| self.overlay.push_run(address, index, true, wanted));
             }
         }
-        for body in bytes::frames(group, drives, self.anchor.intent_generation) {
-            self.read_frame(body);
-        }
-        self.overlay.sort(covered);
-    }
-
-    fn scan_segment(&mut self, start: u64) {
-        let mut at = 0;
-        while at < self.anchor.segment_bytes {
-            let address = start + at;
-            let run = self.index_at(address, self.anchor.segment_bytes - at);
-            at += run.as_ref().map_or(self.unit_bytes, |index| index.batch_bytes as u64);
-            let Some(index) = run else { continue };
-            for (record, place) in index.records.fragments.iter().zip(index.records.contents(0)) {
-                let at = address + place.start as u64;
-                let content = match record.codec {
-                    Codec::Plain => WriteContent::Stored(at),
-                    codec => {
-                        let stored = StoredRange { address: at, bytes: record.stored_bytes };
-                        WriteContent::Packed(PackedFragment { stored, codec, blocks: record.blocks })
-                    }
-                };
-                self.overlay.push(fragment(record, content, true));
-            }
-            index.records.holes.iter().for_each(|record| self.overlay.push(hole(record, true)));
-        }
-    }
-
-    /// The index of a run that is there completely.
-    fn index_at(&mut self, address: u64, room: u64) -> Option<BatchIndex> {
-        let head = self.bytes.read(address, BLOCK_BYTES)?;
-        let len = BatchIndex::announced_bytes(&head, &self.anchor.key, address)? as u64;
-        let all = self.bytes.read(address, len.min(room))?;
-        let index = BatchIndex::decode(&all, &self.anchor.key, address, 0).ok()?;
-        let len = index.batch_bytes as u64;
-        let is_whole = len > 0 && len.is_multiple_of(self.unit_bytes) && len <= room;
-        (is_whole && self.bytes.is_all_written(address, len)).then_some(index)
-    }
-
-    fn read_frame(&mut self, body: Vec<u8>) {
-        let base = format::intent_log::INTENT_HEAD_BYTES;
-        let Ok(index) = BatchIndex::decode(&body, &self.anchor.key, 0, base) else { return };
-        let body = Rc::new(body);
-        for (record, place) in index.records.fragments.iter().zip(index.records.contents(base)) {
-            let is_whole = body.get(place.clone()).is_some_and(|content| gf::crc32c(content) == record.crc32c);
-            if is_whole && record.codec == Codec::Plain {
-                let content = WriteContent::Frame(body.clone(), place.start);
-                self.overlay.push(fragment(record, content, false));
+        self.unread_bytes += reader.unread_bytes;
+        let frames = bytes::frames(self.group, self.drives, Some(checkpoint.anchor.intent_generation));
+        for (_, body) in frames {
+            if let Some(index) = self::frame_index(&body, &self.key) {
+                self.overlay.push_frame(body, &index, wanted);
             }
         }
-        index.records.holes.iter().for_each(|record| self.overlay.push(hole(record, false)));
+        self.overlay.sort();
     }
 
-    /// Bytes of a line that were mapped at the checkpoint.
-    pub(crate) fn mapped_bytes(&self, line: u32) -> u64 {
-        self.lines.get(&line).and_then(|line| line.root).map_or(0, |root| root.blocks * BLOCK_BYTES)
+    /// Rebuilds the maps from all segments, if that was not done yet.
+    ///
+    /// A segment that the table calls free has no fragment that the checkpoint uses. Its fragments
+    /// count as holes: the checkpoint has a later write for each of their blocks, or none of them
+    /// had content any more.
+    fn rebuild(&mut self) {
+        if self.rebuilt.is_some() {
+            return;
+        }
+        let mut rebuilt = Overlay::default();
+        let covered = self.checkpoint.as_ref().map_or(u64::MAX, |checkpoint| checkpoint.anchor.covered);
+        let wanted = |line: u32, sequence: u64| self.wanted.contains(&line) && sequence <= covered;
+        let mut reader = RunReader { bytes: &mut self.bytes, grid: &self.grid, key: &self.key, unread_bytes: 0 };
+        for (id, start) in self.grid.with_runs() {
+            let record = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.segment(id));
+            let used_for = record.map(|record| record.used_for);
+            if matches!(used_for, Some(SegmentUse::Nodes | SegmentUse::Anchors)) {
+                continue;
+            }
+            let is_used = used_for != Some(SegmentUse::Free);
+            reader.segment(start, &mut |address, index| rebuilt.push_run(address, index, is_used, wanted));
+        }
+        self.unread_bytes += reader.unread_bytes;
+        if self.checkpoint.is_none() {
+            let frames = bytes::frames(self.group, self.drives, None);
+            for (body, index) in newest_frames(frames, &self.key) {
+                rebuilt.push_frame(body, &index, wanted);
+            }
+        }
+        rebuilt.sort();
+        self.rebuilt = Some(rebuilt);
     }
 
-    /// The parts of a volume's map, and of its content's places, that cannot be used: sentences.
-    pub(crate) fn check(&mut self, line: u32) -> Vec<String> {
-        let map = self.volume_map(line);
-        let bytes = |block: u64| block * BLOCK_BYTES;
-        let lost = map.lost().map(|(block, blocks)| {
-            format!("the map of bytes {} to {} cannot be read", bytes(block), bytes(block + blocks))
+    /// The record of a line at the checkpoint. `Err`: it is not known whether there is one.
+    fn line(&self, line: u32) -> Result<Option<LineRecord>, ()> {
+        self.checkpoint.as_ref().ok_or(())?.line(line)
+    }
+
+    /// Bytes of a line that were mapped at the checkpoint, or are in the map that was rebuilt.
+    pub(crate) fn mapped_bytes(&mut self, line: u32) -> u64 {
+        if let Ok(record) = self.line(line) {
+            return record.and_then(|record| record.root).map_or(0, |root| root.blocks * BLOCK_BYTES);
+        }
+        let mut map = self.volume_map(line);
+        let leaves = self.used_leaves(line, &map);
+        let blocks = leaves.into_iter().map(|leaf| self.leaf(line, leaf, &mut map).iter().flatten().count() as u64);
+        blocks.sum::<u64>() * BLOCK_BYTES
+    }
+
+    /// The parts of the store, but for the volumes' maps, that cannot be read: sentences.
+    pub(crate) fn messages(&self) -> Vec<String> {
+        let unread = (self.unread_bytes > 0).then(|| {
+            let bytes = self.unread_bytes;
+            format!("{bytes} bytes of segments cannot be read: blocks that were written there may have older content")
         });
-        let mut messages: Vec<String> = lost.collect();
+        self.messages.iter().cloned().chain(unread).collect()
+    }
+
+    /// The parts of a volume's map that cannot be read: sentences.
+    pub(crate) fn check(&mut self, line: u32) -> Vec<String> {
+        let mut map = self.volume_map(line);
         for leaf in self.used_leaves(line, &map) {
-            let contents = self.leaf(line, leaf, &map);
-            if contents.iter().flatten().any(|content| matches!(content, Content::Unknown)) {
-                let start = bytes(leaf * LEAF_BLOCKS);
-                messages.push(format!("the map of bytes {start} to {} cannot be read", start + bytes(LEAF_BLOCKS)));
-            }
+            self.leaf(line, leaf, &mut map);
         }
-        messages
+        self.map_messages(&map)
+    }
+
+    /// The rebuilt parts of a map, after every leaf of it was read: sentences.
+    pub(crate) fn map_messages(&self, map: &VolumeMap) -> Vec<String> {
+        // Without a checkpoint, this is said once for all volumes.
+        let Some(checkpoint) = &self.checkpoint else { return Vec::new() };
+        let message = |(first, part): (&u64, &RebuiltPart)| {
+            let bytes = |leaf: u64| leaf * LEAF_BLOCKS * BLOCK_BYTES;
+            let place = match part.leaves {
+                LEAVES_MAX => "the map".to_owned(),
+                leaves => format!("the map of bytes {} to {}", bytes(*first), bytes(first + leaves)),
+            };
+            // All blocks with content are found. So if there are no more than the map had, these
+            // are the ones.
+            let is_exact = checkpoint.is_exact() && part.mapped == Some(part.found) && self.unread_bytes == 0;
+            let limit = if is_exact { "it has as many blocks as before" } else { OLD_CONTENT };
+            format!("{place} cannot be read. It is rebuilt from segments: {limit}")
+        };
+        map.rebuilt.iter().map(message).collect()
+    }
+
+    /// Bytes of segments in which runs may be that cannot be read.
+    pub(crate) fn unread_bytes(&self) -> u64 {
+        self.unread_bytes
     }
 
     /// Reads the inner nodes of a volume's map.
     pub(crate) fn volume_map(&mut self, line: u32) -> VolumeMap {
         let mut map = VolumeMap::default();
-        let Some(record) = self.lines.get(&line).copied() else { return map };
-        let mut left: Vec<(NodeId, StoredRange)> =
-            record.root.iter().map(|root| (NodeId { line, level: record.root_level, index: 0 }, root.stored)).collect();
-        while let Some((id, stored)) = left.pop() {
+        let Ok(record) = self.line(line) else {
+            map.rebuilt.insert(0, RebuiltPart { leaves: LEAVES_MAX, mapped: None, found: 0 });
+            return map;
+        };
+        let root = record.and_then(|record| record.root.map(|root| (record.root_level, root)));
+        let mut left: Vec<(NodeId, ChildRecord)> =
+            root.iter().map(|(level, root)| (NodeId { line, level: *level, index: 0 }, *root)).collect();
+        while let Some((id, child)) = left.pop() {
             if id.level == 0 {
-                map.leaves.insert(id.index, stored);
+                map.leaves.insert(id.index, child);
                 continue;
             }
-            match self.stored(stored).and_then(|node| decode_inner_node(&node, id).ok()) {
+            let node = self.bytes.read(child.stored.address, u64::from(child.stored.bytes));
+            match node.and_then(|node| decode_inner_node(&node, id).ok()) {
                 Some(children) => {
-                    left.extend(children.into_iter().map(|(slot, child)| (id.child(usize::from(slot)), child.stored)));
+                    left.extend(children.into_iter().map(|(slot, child)| (id.child(usize::from(slot)), child)));
                 }
-                None => {
-                    let below = 8 * u32::from(id.level);
-                    map.lost.push((id.index << below, 1 << below));
-                }
+                None => map.lose(id, &child),
             }
         }
         map
     }
 
     /// The leaves of a volume that may have content, in order.
-    pub(crate) fn used_leaves(&self, line: u32, map: &VolumeMap) -> Vec<u64> {
-        let mut leaves: Vec<u64> = map.leaves.keys().copied().chain(self.overlay.leaves(line)).collect();
+    pub(crate) fn used_leaves(&mut self, line: u32, map: &VolumeMap) -> Vec<u64> {
+        let mut leaves: Vec<u64> = map.leaves.keys().copied().collect();
+        leaves.extend(self.overlay.leaves(line, 0..LEAVES_MAX));
+        if !map.rebuilt.is_empty() {
+            self.rebuild();
+        }
+        for (first, part) in &map.rebuilt {
+            leaves.extend(self.rebuilt.iter().flat_map(|rebuilt| rebuilt.leaves(line, *first..first + part.leaves)));
+        }
         leaves.sort_unstable();
         leaves.dedup();
         leaves
     }
 
-    /// The contents of the blocks of a leaf. `None`: a hole.
-    pub(crate) fn leaf(&mut self, line: u32, leaf: u64, map: &VolumeMap) -> Vec<Option<Content>> {
+    /// The contents of the blocks of a leaf. `None`: a hole. A leaf that cannot be read is rebuilt.
+    pub(crate) fn leaf(&mut self, line: u32, leaf: u64, map: &mut VolumeMap) -> Vec<Option<Content>> {
         let mut blocks: Vec<Option<Content>> = vec![None; LEAF_BLOCKS as usize];
-        if let Some(stored) = map.leaves.get(&leaf) {
+        if let Some(child) = map.leaves.get(&leaf).copied() {
             let id = NodeId { line, level: 0, index: leaf };
-            match self.stored(*stored).and_then(|node| decode_map_leaf(&node, id).ok()) {
-                Some(entries) => {
-                    for entry in entries {
-                        for block in (0..entry.blocks).filter(|block| entry.used & 1 << block != 0) {
-                            let content = match entry.codec {
-                                Codec::Plain => Content::Stored(entry.stored.address + u64::from(block) * BLOCK_BYTES),
-                                codec => {
-                                    let fragment = PackedFragment { stored: entry.stored, codec, blocks: entry.blocks };
-                                    Content::Packed(fragment, block)
-                                }
-                            };
-                            blocks[usize::from(entry.first + block)] = Some(content);
-                        }
-                    }
+            let node = self.bytes.read(child.stored.address, u64::from(child.stored.bytes));
+            match node.and_then(|node| decode_map_leaf(&node, id).ok()) {
+                Some(entries) => entries.iter().for_each(|entry| entry_blocks(entry, &mut blocks)),
+                None => {
+                    map.leaves.remove(&leaf);
+                    map.lose(id, &child);
                 }
-                None => blocks.fill(Some(Content::Unknown)),
             }
+        }
+        if let Some(part) = map.rebuilt_part(leaf) {
+            self.rebuild();
+            self.rebuilt.iter().for_each(|rebuilt| rebuilt.apply(line, leaf, &mut blocks));
+            part.found += blocks.iter().flatten().count() as u64;
         }
         self.overlay.apply(line, leaf, &mut blocks);
         blocks
@@ -313,7 +371,6 @@ impl<'a> ThinStore<'a> {
                 }
             }
             Content::Frame(body, at) => buf.copy_from_slice(&body[*at..*at + buf.len()]),
-            Content::Unknown => return false,
         }
         true
     }
@@ -325,39 +382,72 @@ impl<'a> ThinStore<'a> {
 }
 
 impl VolumeMap {
-    /// Ranges of blocks whose map cannot be read.
-    pub(crate) fn lost(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.lost.iter().map(|(leaf, leaves)| (leaf * LEAF_BLOCKS, leaves * LEAF_BLOCKS))
+    /// Has the leaves below a node rebuilt.
+    fn lose(&mut self, id: NodeId, child: &ChildRecord) {
+        let below = below(id);
+        let part = RebuiltPart { leaves: below.end - below.start, mapped: Some(child.blocks), found: 0 };
+        self.rebuilt.insert(below.start, part);
     }
 
-    /// Whether the map of a leaf cannot be read.
-    pub(crate) fn is_lost(&self, leaf: u64) -> bool {
-        self.lost.iter().any(|(first, count)| (*first..first + count).contains(&leaf))
+    /// The rebuilt part with a leaf.
+    fn rebuilt_part(&mut self, leaf: u64) -> Option<&mut RebuiltPart> {
+        let (first, part) = self.rebuilt.range_mut(..=leaf).next_back()?;
+        (leaf - first < part.leaves).then_some(part)
+    }
+
+    /// Bytes of a volume of this size whose map is rebuilt.
+    pub(crate) fn rebuilt_bytes(&self, size_bytes: u64) -> u64 {
+        let bytes = |leaf: u64| (leaf * LEAF_BLOCKS * BLOCK_BYTES).min(size_bytes);
+        self.rebuilt.iter().map(|(first, part)| bytes(first + part.leaves) - bytes(*first)).sum()
     }
 }
 
-fn fragment(record: &FragmentRecord, content: WriteContent, is_in_run: bool) -> Write {
-    let FragmentRecord { sequence, line, block, blocks, .. } = *record;
-    Write { sequence, is_in_run, line, block, blocks: u64::from(blocks), content }
-}
-
-fn hole(record: &HoleRecord, is_in_run: bool) -> Write {
-    let HoleRecord { sequence, line, block, blocks, .. } = *record;
-    Write { sequence, is_in_run, line, block, blocks, content: WriteContent::Hole }
-}
-
-/// The valid anchor with the highest generation.
-fn newest_anchor(bytes: &mut GroupBytes<'_>, group: &Group, start: u64) -> Result<Anchor, String> {
-    let (mut newest, mut reason) = (None::<Anchor>, "its anchors are lost".to_owned());
-    for address in [start, start + ANCHOR_DISTANCE_BYTES] {
-        let Some(block) = bytes.read(address, ANCHOR_BYTES as u64) else { continue };
-        match Anchor::decode(&block, &group.superblock.array) {
-            Ok(anchor) if newest.as_ref().is_none_or(|newest| anchor.generation > newest.generation) => {
-                newest = Some(anchor);
+/// Enters the used blocks of an entry of a map.
+fn entry_blocks(entry: &MapEntry, blocks: &mut [Option<Content>]) {
+    for block in (0..entry.blocks).filter(|block| entry.used & 1 << block != 0) {
+        let content = match entry.codec {
+            Codec::Plain => Content::Stored(entry.stored.address + u64::from(block) * BLOCK_BYTES),
+            codec => {
+                let fragment = PackedFragment { stored: entry.stored, codec, blocks: entry.blocks };
+                Content::Packed(fragment, block)
             }
-            Ok(_) => {}
-            Err(error) => reason = format!("it has no anchor: {error}"),
-        }
+        };
+        blocks[usize::from(entry.first + block)] = Some(content);
     }
-    newest.ok_or(reason)
+}
+
+/// The index of the batch in a frame, if it is of the store with this key.
+fn frame_index(body: &[u8], key: &StoreKey) -> Option<BatchIndex> {
+    BatchIndex::decode(body, key, 0, format::intent_log::INTENT_HEAD_BYTES).ok()
+}
+
+/// The frames of a store in the newest generation that it has frames of.
+///
+/// Each opening of a store begins a generation, and writes its first frame when a checkpoint covers
+/// the frames of the generation before. Those may be wrong by then: a power cut can leave a frame
+/// on one member only. If a recovery comes without that member, it gives the frame's sequence to
+/// another write.
+fn newest_frames(frames: BTreeMap<FrameId, Vec<u8>>, key: &StoreKey) -> Vec<(Vec<u8>, BatchIndex)> {
+    let own = frames.into_iter().filter_map(|((generation, ..), body)| {
+        // Only the key tells a frame from a client's data in another frame.
+        let index = frame_index(&body, key)?;
+        Some((generation, body, index))
+    });
+    let own: Vec<(u64, Vec<u8>, BatchIndex)> = own.collect();
+    let newest = own.iter().map(|(generation, ..)| *generation).max();
+    let counts = own.into_iter().filter(|(generation, ..)| Some(*generation) == newest);
+    counts.map(|(_, body, index)| (body, index)).collect()
+}
+
+/// Whether an anchor is of the newest checkpoint: no segment has a node of a later one. A part of
+/// the segments that cannot be read may have one.
+fn is_newest(bytes: &mut GroupBytes<'_>, grid: &Grid, anchor: &Anchor) -> bool {
+    let mut reader = RunReader { bytes, grid, key: &anchor.key, unread_bytes: 0 };
+    let mut is_newest = true;
+    for (_, start) in grid.with_runs() {
+        reader.segment(start, &mut |_, index| {
+            is_newest &= index.records.nodes.iter().all(|node| node.generation <= anchor.generation);
+        });
+    }
+    is_newest && reader.unread_bytes == 0
 }

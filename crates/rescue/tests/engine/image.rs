@@ -111,8 +111,18 @@ impl Target for Kept {
 /// Extracts a volume of the group `tank`.
 pub fn extract(images: &[Image], volume: &str, partial: bool) -> Result<(Vec<u8>, ExtractReport), RescueError> {
     let survey = survey(images);
+    run(&Extraction::new(&survey, "tank", volume, partial)?)
+}
+
+/// As [`extract`], without the anchors and the map of a thin volume.
+pub fn extract_from_segments(images: &[Image], volume: &str) -> Result<(Vec<u8>, ExtractReport), RescueError> {
+    let survey = survey(images);
+    run(&Extraction::new(&survey, "tank", volume, false)?.from_segments())
+}
+
+fn run(extraction: &Extraction<'_>) -> Result<(Vec<u8>, ExtractReport), RescueError> {
     let mut kept = Kept::default();
-    let report = Extraction::new(&survey, "tank", volume, partial)?.run(&mut kept, &mut |_, _| {})?;
+    let report = extraction.run(&mut kept, &mut |_, _| {})?;
     assert_eq!(kept.0.len() as u64, report.size_bytes);
     assert_eq!(report.data_bytes + report.hole_bytes + report.lost_bytes, report.size_bytes);
     Ok((kept.0, report))

@@ -10,3 +10,4 @@ mod image;
 mod losses;
 mod members;
 mod thin;
+mod thin_segments;
