@@ -234,3 +234,47 @@ impl Overlay {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_write_of_each_block_counts_and_others_take_no_memory() {
+        const LEAVES: u64 = 3;
+        let (mut overlay, mut state) = (Overlay::default(), 1u64);
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 24) % below
+        };
+        let mut newest: Vec<(u64, Option<u64>)> = vec![(0, None); (LEAVES * LEAF_BLOCKS) as usize];
+        for address in (1..5 * WRITES_MIN as u64).map(|number| number << 20) {
+            let (sequence, block, blocks) = (1 + draw(1 << 38), draw(LEAVES * LEAF_BLOCKS), 1 + draw(16));
+            let blocks = blocks.min(LEAF_BLOCKS - block % LEAF_BLOCKS);
+            let kind = if draw(4) == 0 { Kind::Hole } else { Kind::Plain };
+            let place = StoredRange { address, bytes: 1 }.pack();
+            overlay.push(7, Write::new(sequence, block, blocks, kind, place));
+            for number in 0..blocks {
+                let content = (kind == Kind::Plain).then_some(address + number * BLOCK as u64);
+                let known = &mut newest[(block + number) as usize];
+                *known = (*known).max((sequence, content));
+            }
+            assert!(overlay.lines[&7].writes.len() <= WRITES_MIN);
+        }
+        overlay.sort();
+        assert!(overlay.lines[&7].writes.len() as u64 <= LEAVES * LEAF_BLOCKS);
+        for leaf in 0..LEAVES {
+            let mut blocks = vec![None; LEAF_BLOCKS as usize];
+            overlay.apply(7, leaf, &mut blocks);
+            for (found, (_, expected)) in blocks.iter().zip(&newest[(leaf * LEAF_BLOCKS) as usize..]) {
+                let found = found.as_ref().map(|content| match content {
+                    Content::Stored(address) => *address,
+                    other => panic!("{other:?}"),
+                });
+                assert_eq!(found, *expected);
+            }
+        }
+        assert_eq!(overlay.leaves(7, 0..LEAVES), vec![0, 1, 2]);
+        assert!(overlay.leaves(8, 0..LEAVES).is_empty());
+    }
+}

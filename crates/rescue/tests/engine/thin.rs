@@ -6,9 +6,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use drive::{Block, Buf, BufMut};
-use format::{
-    BLOCK, Catalogue, ExtentRecord, ThinPoolRecord, ThinStoreRecord, ThinVolumeRecord, VolumeKind, VolumeRecord,
-};
+use format::thin::batch::StoreKey;
+use format::{BLOCK, Catalogue, ExtentRecord, Shape, ThinPoolRecord, ThinVolumeRecord, VolumeKind, VolumeRecord};
 use sim::engine::*;
 use sim::thin::any_compression;
 use sim::{Rng, Sim, SimEnv};
@@ -20,7 +19,7 @@ pub type Store = ThinStore<ArrayBacking<SimEnv>>;
 
 pub type Volume = Thin<ArrayBacking<SimEnv>>;
 
-pub const TUNING: Tuning = Tuning {
+const TUNING: Tuning = Tuning {
     changes_max: 100,
     checkpoint_bytes_max: 256 << 10,
     cached_leaves_max: 4,
@@ -31,7 +30,7 @@ pub const TUNING: Tuning = Tuning {
 pub const NAMES: [&str; 2] = ["one", "two"];
 
 /// Two thin volumes in a pool of two extents.
-pub fn catalogue(group: &Group, grid: Grid, size_bytes: u64) -> Catalogue {
+fn catalogue(group: &Group, grid: Grid, size_bytes: u64) -> Catalogue {
     let segments = group.size() / grid.segment_bytes;
     let extent = |first: u64, count: u64| ExtentRecord {
         start_byte: first * grid.segment_bytes,
@@ -48,9 +47,71 @@ pub fn catalogue(group: &Group, grid: Grid, size_bytes: u64) -> Catalogue {
         thin: ThinVolumeRecord::default(),
     };
     let volumes = (1..).zip(NAMES).map(volume).collect();
-    let thin =
-        Some(ThinPoolRecord { segment_bytes: grid.segment_bytes, stores: vec![ThinStoreRecord { id: 0, extents }] });
+    let thin = Some(ThinPoolRecord { segment_bytes: grid.segment_bytes, extents });
     Catalogue { next_id: 3, volumes, thin, ..Catalogue::default() }
+}
+
+/// The key of every store here.
+pub const KEY: StoreKey = [3; 16];
+
+/// A group for thin volumes.
+pub struct ThinGroup {
+    pub group: Group,
+    pub grid: Grid,
+    pub catalogue: Catalogue,
+    pub size_bytes: u64,
+    tuning: Tuning,
+}
+
+impl ThinGroup {
+    pub fn new(sim: &Sim, shape: Shape, protection: Protection, rng: &mut Rng) -> ThinGroup {
+        let drives = new_drives(sim, usize::from(shape.members), 8 * MIB, 512);
+        let group = Group::create_with(sim, shape, protection, drives, 1 + rng.index(2));
+        let geometry = &group.leader().shared().geometry;
+        let band = geometry.band_bytes();
+        let grid = Grid { segment_bytes: (128 * KIB).div_ceil(band) * band, unit_bytes: geometry.whole_write_bytes() };
+        let size_bytes = 2 * MIB + 4096 * rng.below(4);
+        let catalogue = catalogue(&group, grid, size_bytes);
+        ThinGroup { group, grid, catalogue, size_bytes, tuning: TUNING }
+    }
+
+    /// Makes segments of four units, so that a run can have as many.
+    pub fn with_long_segments(mut self) -> ThinGroup {
+        let band = self.group.leader().shared().geometry.band_bytes();
+        self.grid.segment_bytes = (4 * self.grid.unit_bytes).div_ceil(band) * band;
+        self.tuning.run_bytes_max = self.grid.segment_bytes;
+        self.catalogue = catalogue(&self.group, self.grid, self.size_bytes);
+        self
+    }
+
+    pub fn models(&self) -> [VolumeModel; 2] {
+        [VolumeModel::new(self.size_bytes), VolumeModel::new(self.size_bytes)]
+    }
+
+    pub fn backing(&self) -> ArrayBacking<SimEnv> {
+        ArrayBacking::new(self.group.env.clone(), self.group.leader().clone())
+    }
+
+    pub fn extents(&self) -> &[ExtentRecord] {
+        &self.catalogue.thin.as_ref().unwrap().extents
+    }
+
+    /// Makes the store and the volumes.
+    pub async fn create(&self) {
+        let leader = self.group.leader();
+        assert!(leader.add_intent_log().await.unwrap());
+        Store::create(&self.backing(), leader.shared().array, KEY, self.grid, self.extents()).await.unwrap();
+        leader.set_catalogue(self.catalogue.clone()).await.unwrap();
+    }
+
+    pub async fn open(&self) -> Rc<Store> {
+        let array = self.group.leader().shared().array;
+        Store::open(self.backing(), array, self.grid, self.extents(), self.tuning).await.unwrap()
+    }
+
+    pub fn volume(&self, store: &Rc<Store>, line: u32) -> Volume {
+        Thin::new(store.clone(), line, self.size_bytes)
+    }
 }
 
 /// The content of a volume, and all contents that its blocks had.
@@ -65,7 +126,7 @@ impl VolumeModel {
     }
 
     /// Notes the content of the blocks of a range, after it was changed.
-    fn note(&mut self, range: Range<usize>) {
+    pub fn note(&mut self, range: Range<usize>) {
         for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
             let content = self.bytes[block * BLOCK..((block + 1) * BLOCK).min(self.bytes.len())].to_vec();
             self.old.entry(block).or_default().push(content);
@@ -121,28 +182,17 @@ fn thin_volumes_are_extracted_as_they_were_flushed_without_as_many_members_as_th
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
         let shape = *rng.pick(&every_level(4 * KIB));
-        let drives = new_drives(&sim, usize::from(shape.members), 8 * MIB, 512);
-        let group = Group::create(&sim, shape, drives, 1 + rng.index(2));
-        let geometry = &group.leader().shared().geometry;
-        let band = geometry.band_bytes();
-        let grid = Grid { segment_bytes: (128 * KIB).div_ceil(band) * band, unit_bytes: geometry.whole_write_bytes() };
-        let size_bytes = 2 * MIB + 4096 * rng.below(4);
-        let catalogue = catalogue(&group, grid, size_bytes);
-        let mut models = [VolumeModel::new(size_bytes), VolumeModel::new(size_bytes)];
+        let thin = ThinGroup::new(&sim, shape, Protection::DEFAULT, &mut rng);
+        let mut models = thin.models();
         let is_cut = rng.chance(2, 3);
         let mut fork = rng.fork();
         sim.block_on(async {
-            let (leader, array) = (group.leader().clone(), group.leader().shared().array);
-            assert!(leader.add_intent_log().await.unwrap());
-            let extents = catalogue.thin.as_ref().unwrap().stores[0].extents.clone();
-            let backing = || ArrayBacking::new(group.env.clone(), leader.clone(), (0, 1));
-            Store::create(&backing(), array, [3; 16], grid, &extents).await.unwrap();
-            leader.set_catalogue(catalogue.clone()).await.unwrap();
-            let store = Store::open(backing(), array, grid, &extents, TUNING).await.unwrap();
+            thin.create().await;
+            let store = thin.open().await;
             for (line, compression) in (1..).zip(any_compression(&mut fork)) {
                 store.set_settings(line, VolumeSettings { compression, ..VolumeSettings::default() });
             }
-            let volumes: Vec<_> = (1..=2).map(|line| Thin::new(store.clone(), line, size_bytes)).collect();
+            let volumes: Vec<_> = (1..=2).map(|line| thin.volume(&store, line)).collect();
             work(&store, &volumes, &mut models, &mut fork, true).await;
             for (volume, model) in volumes.iter().zip(&models) {
                 let read = volume.read(0, BufMut::zeroed(model.bytes.len())).await.unwrap();
@@ -152,7 +202,7 @@ fn thin_volumes_are_extracted_as_they_were_flushed_without_as_many_members_as_th
                 store.stop().await.unwrap();
             }
         });
-        let images = images(&if is_cut { group.cut(&sim) } else { group.kill(&sim) });
+        let images = images(&if is_cut { thin.group.cut(&sim) } else { thin.group.kill(&sim) });
         let first = rng.index(usize::from(shape.sets)) * shape.members_per_set();
         let mut slots: Vec<usize> = (first..first + shape.members_per_set()).collect();
         rng.shuffle(&mut slots);
