@@ -14,7 +14,7 @@ use sim::{Latency, Rng, Sim, SimDrive};
 #[test]
 fn random_runs_keep_what_was_flushed_and_acknowledged() {
     let mut faults = Faults::default();
-    for seed in seeds(40) {
+    for seed in seeds(30) {
         // A run that fails is the last one that is named.
         println!("seed {seed}");
         faults.add(&random(seed, std::env::var("PURLIN_SIM_SEED").is_ok()));
