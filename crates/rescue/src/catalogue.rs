@@ -1,10 +1,6 @@
 //! Volumes and exports, from all copies: docs/format/catalogue.md.
 
-use std::collections::BTreeSet;
-
-use format::{
-    BLOCK, CATALOGUE_SLOTS, Catalogue, SlotError, VolumeKind, catalogue_slot_bytes, catalogue_slot_offset, decode_slot,
-};
+use format::{BLOCK, CATALOGUE_SLOTS, Catalogue, SlotError, catalogue_slot_bytes, catalogue_slot_offset, decode_slot};
 
 use crate::drive::plain;
 use crate::finding::{Finding, Structure};
@@ -94,12 +90,6 @@ impl Volumes {
         // A catalogue that breaks a rule is not used: its extents may lie outside the group.
         let catalogue = if unknown.is_none() { catalogue } else { Catalogue::default() };
         Volumes { catalogue, unknown, copies }
-    }
-
-    /// The lines of the thin volumes: their identities.
-    pub(crate) fn thin_lines(&self) -> BTreeSet<u32> {
-        let thin = self.catalogue.volumes.iter().filter(|record| record.kind == VolumeKind::Thin);
-        thin.filter_map(|record| u32::try_from(record.id).ok()).collect()
     }
 }
 

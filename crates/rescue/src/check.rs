@@ -141,8 +141,10 @@ fn check_group(
     }
     let records = &volumes.catalogue.volumes;
     if let Some(pool) = &volumes.catalogue.thin {
-        let query = ThinQuery { pool, lines: volumes.thin_lines(), from_segments: false };
-        findings.extend(check_thin(group, ThinStore::open(group, drives, (&map, &log), query), records));
+        for store in &pool.stores {
+            let opened = ThinStore::open(group, drives, (&map, &log), ThinQuery::new(pool, store, records));
+            findings.extend(check_thin(group, store.id, opened, records));
+        }
     }
     let parity = parity.then(|| {
         let (count, found) = ParityCheck::new(group, drives, &log, records).run(&map, progress);
@@ -170,19 +172,20 @@ fn check_group(
     }
 }
 
-/// Reports what cannot be read of the maps of thin volumes.
-fn check_thin(group: &Group, store: Result<ThinStore<'_>, String>, records: &[VolumeRecord]) -> Vec<Finding> {
+/// Reports what cannot be read of the maps of the thin volumes in a store.
+fn check_thin(group: &Group, id: u16, store: Result<ThinStore<'_>, String>, records: &[VolumeRecord]) -> Vec<Finding> {
     let finding = |message| Finding::group(group, Structure::Thin, message);
     let mut store = match store {
         Ok(store) => store,
-        Err(why) => return vec![finding(format!("the thin volumes cannot be read: {why}"))],
+        Err(why) => return vec![finding(format!("the thin volumes in store {id} cannot be read: {why}"))],
     };
     let mut findings = Vec::new();
-    for record in records.iter().filter(|record| record.kind == VolumeKind::Thin) {
+    let is_in = |record: &&VolumeRecord| record.kind == VolumeKind::Thin && record.thin.store == id;
+    for record in records.iter().filter(is_in) {
         let found = store.check(record.id as u32).into_iter();
         findings.extend(found.map(|message| finding(format!("thin volume {}: {message}", record.name))));
     }
-    let store = store.messages().into_iter().map(|message| finding(format!("the pool of thin volumes: {message}")));
+    let store = store.messages().into_iter().map(|message| finding(format!("the thin store {id}: {message}")));
     store.chain(findings).collect()
 }
 

@@ -1,7 +1,5 @@
 //! Extracts the bytes of a volume.
 
-use std::collections::BTreeSet;
-
 use format::thin::entry::LEAF_BLOCKS;
 use format::{BLOCK, ThinPoolRecord, VolumeKind, VolumeRecord};
 use serde::{Deserialize, Serialize};
@@ -200,7 +198,11 @@ impl<'a> Extraction<'a> {
         progress: Progress<'_>,
     ) -> Result<ExtractReport, RescueError> {
         let (line, size) = (self.volume.id as u32, self.volume.size_bytes);
-        let query = ThinQuery { pool, lines: BTreeSet::from([line]), from_segments: self.from_segments };
+        let store = pool
+            .store(self.volume.thin.store)
+            .ok_or_else(|| RescueError::Thin { why: format!("its pool has no store {}", self.volume.thin.store) })?;
+        let query = ThinQuery::new(pool, store, std::slice::from_ref(&self.volume));
+        let query = ThinQuery { from_segments: self.from_segments, ..query };
         let store = ThinStore::open(self.group, self.drives, (&self.map, &self.log), query);
         let mut store = store.map_err(|why| RescueError::Thin { why })?;
         let mut map = store.volume_map(line);

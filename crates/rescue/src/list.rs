@@ -1,5 +1,7 @@
 //! A report of the content of drives.
 
+use std::collections::BTreeMap;
+
 use format::{MemberState, Role, SuperblockError, VolumeKind, VolumeRecord};
 use serde::{Deserialize, Serialize};
 
@@ -362,26 +364,29 @@ fn shown_volumes(
     warnings: &mut Vec<String>,
 ) -> Vec<VolumeReport> {
     let log = Log::read(group, drives, &mut Vec::new());
-    let query = |pool| ThinQuery { pool, lines: volumes.thin_lines(), from_segments: false };
-    let pool = volumes.catalogue.thin.as_ref();
-    let mut store = pool.map(|pool| ThinStore::open(group, drives, (map, &log), query(pool)));
+    let mut stores = BTreeMap::new();
+    for pool in volumes.catalogue.thin.as_slice() {
+        for store in &pool.stores {
+            let query = ThinQuery::new(pool, store, &volumes.catalogue.volumes);
+            match ThinStore::open(group, drives, (map, &log), query) {
+                Ok(opened) => drop(stores.insert(store.id, opened)),
+                Err(why) => warnings.push(format!("the thin volumes in store {} cannot be read: {why}", store.id)),
+            }
+        }
+    }
     let shown = |record: &VolumeRecord| {
         let mut shown = volume(group, map, lost, record);
         if record.kind == VolumeKind::Thin {
-            match &mut store {
-                Some(Ok(store)) => shown.written_bytes = store.mapped_bytes(record.id as u32),
-                _ => shown.lost_bytes = record.size_bytes,
+            match stores.get_mut(&record.thin.store) {
+                Some(store) => shown.written_bytes = store.mapped_bytes(record.id as u32),
+                None => shown.lost_bytes = record.size_bytes,
             }
         }
         shown
     };
     let shown = volumes.catalogue.volumes.iter().map(shown).collect();
-    match &store {
-        Some(Err(why)) => warnings.push(format!("the thin volumes cannot be read: {why}")),
-        Some(Ok(store)) => {
-            warnings.extend(store.messages().iter().map(|message| format!("the pool of thin volumes: {message}")));
-        }
-        None => {}
+    for (id, store) in &stores {
+        warnings.extend(store.messages().iter().map(|message| format!("the thin store {id}: {message}")));
     }
     shown
 }

@@ -25,7 +25,7 @@ use format::thin::line::LineRecord;
 use format::thin::node::{ChildRecord, NodeId, decode_inner_node, decode_map_leaf};
 use format::thin::segment::SegmentUse;
 use format::thin::{BLOCKS_MAX, Codec, StoredRange};
-use format::{BLOCK, ThinPoolRecord};
+use format::{BLOCK, ExtentRecord, ThinPoolRecord, ThinStoreRecord, VolumeKind, VolumeRecord};
 
 use crate::group::Group;
 use crate::log::Log;
@@ -65,16 +65,17 @@ pub(crate) struct PackedFragment {
     blocks: u8,
 }
 
-/// The part of a pool that is read, and how.
+/// A store that is read, and how.
 pub(crate) struct ThinQuery<'a> {
-    pub pool: &'a ThinPoolRecord,
+    pub segment_bytes: u64,
+    pub extents: &'a [ExtentRecord],
     /// The lines of the volumes. Other lines in the segments are those of deleted volumes.
     pub lines: BTreeSet<u32>,
     /// Use no anchor and no map.
     pub from_segments: bool,
 }
 
-/// The thin store of a group.
+/// A thin store of a group.
 pub(crate) struct ThinStore<'a> {
     group: &'a Group,
     drives: &'a [SurveyedDrive],
@@ -113,6 +114,15 @@ struct RebuiltPart {
     found: u64,
 }
 
+impl<'a> ThinQuery<'a> {
+    /// A store of a pool, with the volumes of a catalogue that are in it.
+    pub fn new(pool: &'a ThinPoolRecord, store: &'a ThinStoreRecord, volumes: &[VolumeRecord]) -> ThinQuery<'a> {
+        let own = volumes.iter().filter(|record| record.kind == VolumeKind::Thin && record.thin.store == store.id);
+        let lines = own.filter_map(|record| u32::try_from(record.id).ok()).collect();
+        ThinQuery { segment_bytes: pool.segment_bytes, extents: &store.extents, lines, from_segments: false }
+    }
+}
+
 impl<'a> ThinStore<'a> {
     /// Reads the newest checkpoint and all writes after it.
     ///
@@ -125,8 +135,8 @@ impl<'a> ThinStore<'a> {
         query: ThinQuery<'_>,
     ) -> Result<ThinStore<'a>, String> {
         let mut bytes = GroupBytes::new(group, drives, map, log);
-        let grid = Grid::new(&group.geometry, query.pool);
-        let first = grid.anchors().ok_or("its pool has no segment")?;
+        let grid = Grid::new(&group.geometry, &query);
+        let first = grid.anchors().ok_or("it has no segment")?;
         let anchors = match query.from_segments {
             true => Anchors::Lost("its anchors are not used".to_owned()),
             false => Anchors::read(&mut bytes, &group.superblock.array, first, grid.segment_bytes),

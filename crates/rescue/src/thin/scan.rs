@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use format::BLOCK;
 use format::thin::batch::{BatchIndex, StoreKey};
-use format::{BLOCK, ThinPoolRecord};
 
 use crate::geometry::Geometry;
 
+use super::ThinQuery;
 use super::bytes::GroupBytes;
 
 /// Where segments and runs begin.
@@ -18,15 +19,16 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    pub fn new(geometry: &Geometry, pool: &ThinPoolRecord) -> Grid {
+    pub fn new(geometry: &Geometry, query: &ThinQuery<'_>) -> Grid {
         let stripe = geometry.data_count as u64 * geometry.strip;
         let rows = (geometry.chunk / geometry.strip).max(1);
         let unit_bytes = if rows == 1 { stripe } else { stripe * rows * geometry.sets };
-        let segments = pool.extents.iter().flat_map(|extent| {
-            let first = extent.start_byte.div_ceil(pool.segment_bytes);
-            first..((extent.start_byte + extent.len_bytes) / pool.segment_bytes).max(first)
+        let segment_bytes = query.segment_bytes;
+        let segments = query.extents.iter().flat_map(|extent| {
+            let first = extent.start_byte.div_ceil(segment_bytes);
+            first..((extent.start_byte + extent.len_bytes) / segment_bytes).max(first)
         });
-        Grid { segment_bytes: pool.segment_bytes, unit_bytes, segments: segments.collect() }
+        Grid { segment_bytes, unit_bytes, segments: segments.collect() }
     }
 
     /// The first byte of the segment with the anchors.

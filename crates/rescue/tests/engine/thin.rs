@@ -7,7 +7,9 @@ use std::rc::Rc;
 
 use drive::{Block, Buf, BufMut};
 use format::thin::batch::StoreKey;
-use format::{BLOCK, Catalogue, ExtentRecord, Shape, ThinPoolRecord, ThinVolumeRecord, VolumeKind, VolumeRecord};
+use format::{
+    BLOCK, Catalogue, ExtentRecord, Shape, ThinPoolRecord, ThinStoreRecord, ThinVolumeRecord, VolumeKind, VolumeRecord,
+};
 use sim::engine::*;
 use sim::thin::any_compression;
 use sim::{Rng, Sim, SimEnv};
@@ -47,7 +49,8 @@ fn catalogue(group: &Group, grid: Grid, size_bytes: u64) -> Catalogue {
         thin: ThinVolumeRecord::default(),
     };
     let volumes = (1..).zip(NAMES).map(volume).collect();
-    let thin = Some(ThinPoolRecord { segment_bytes: grid.segment_bytes, extents });
+    let thin =
+        Some(ThinPoolRecord { segment_bytes: grid.segment_bytes, stores: vec![ThinStoreRecord { id: 0, extents }] });
     Catalogue { next_id: 3, volumes, thin, ..Catalogue::default() }
 }
 
@@ -89,11 +92,11 @@ impl ThinGroup {
     }
 
     pub fn backing(&self) -> ArrayBacking<SimEnv> {
-        ArrayBacking::new(self.group.env.clone(), self.group.leader().clone())
+        ArrayBacking::new(self.group.env.clone(), self.group.leader().clone(), (0, 1))
     }
 
     pub fn extents(&self) -> &[ExtentRecord] {
-        &self.catalogue.thin.as_ref().unwrap().extents
+        &self.catalogue.thin.as_ref().unwrap().stores[0].extents
     }
 
     /// Makes the store and the volumes.

@@ -45,8 +45,8 @@ pub struct Pool {
     pub compression: [Compression; 2],
     /// How often a drive was about to get in sync since the store was opened.
     pub drives_filled: Rc<Cell<u32>>,
-    /// Bytes of the segments of the store.
-    capacity_bytes: u64,
+    /// Bytes of the segments of the store. `None`: they change.
+    pub capacity_bytes: Option<u64>,
 }
 
 /// Segments of one or several bands of at least 64 KiB.
@@ -125,7 +125,7 @@ pub async fn open_lines(group: &Group, blocks: u64, compression: [Compression; 2
         })
     }));
     let volumes = lines.map(|line| Thin::new(store.clone(), line, blocks * BLOCK)).into();
-    let capacity_bytes = segments(group) * grid.segment_bytes;
+    let capacity_bytes = Some(segments(group) * grid.segment_bytes);
     let pool = Pool { store, volumes, lines, blocks, compression, drives_filled, capacity_bytes };
     pool.store.lines().into_iter().filter(|line| !lines.contains(line)).for_each(|line| pool.delete(group, line));
     lines.into_iter().for_each(|line| pool.change_settings(line, |_| ()));
@@ -258,7 +258,8 @@ impl Pool {
     /// # Panics
     /// If the store counts otherwise.
     pub fn check_space(&self) {
-        super::check_sums(&self.store, self.capacity_bytes);
+        let capacity_bytes = self.capacity_bytes.unwrap_or_else(|| self.store.space().segments.total);
+        super::check_sums(&self.store, capacity_bytes);
         let mapped = self.store.lines().into_iter().map(|line| self.store.mapped(line));
         let (blocks, live_bytes) = mapped.fold((0, 0), |sum, line| (sum.0 + line.0, sum.1 + line.1));
         if self.compression == [Compression::Off; 2] {

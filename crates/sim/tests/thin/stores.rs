@@ -13,7 +13,7 @@ use sim::thin::{BLOCK, Model, any_compression};
 use sim::{Rng, Sim, SimEnv};
 use volume::thin::{ArrayBacking, Compression, PoolSpace, SpaceWanted, Thin, ThinStore, VolumeSettings};
 
-use crate::pool::{ARRAY, Pool, SMALL, reopen, small_grid};
+use sim::thin::pool::{ARRAY, Pool, SMALL, small_grid};
 
 const STORES: usize = 2;
 
@@ -60,7 +60,15 @@ async fn open(group: &Group, catalogue: &Catalogue, compression: [Compression; 2
             store.set_settings(line, VolumeSettings { compression, ..VolumeSettings::default() });
         }
         let volumes = (1..=2).map(|line| Thin::new(store.clone(), line, blocks * BLOCK)).collect();
-        pools.push(Pool { store, volumes, blocks, compression });
+        pools.push(Pool {
+            store,
+            volumes,
+            lines: [1, 2],
+            blocks,
+            compression,
+            drives_filled: Rc::default(),
+            capacity_bytes: None,
+        });
     }
     let stores: Vec<_> = pools.iter().map(|pool| Rc::downgrade(&pool.store)).collect();
     let (env, catalogue) = (group.env.clone(), catalogue.clone());
@@ -75,7 +83,7 @@ async fn open(group: &Group, catalogue: &Catalogue, compression: [Compression; 2
 }
 
 /// Moves segments to the stores that need some, as the daemon does in a group without free space.
-async fn exchange(space: &Arc<PoolSpace>, stores: &[crate::pool::Store], catalogue: &Catalogue) {
+async fn exchange(space: &Arc<PoolSpace>, stores: &[sim::thin::pool::Store], catalogue: &Catalogue) {
     for (to, store) in stores.iter().enumerate() {
         let wanted = store.wants_space();
         if wanted == SpaceWanted::No {
@@ -194,7 +202,7 @@ fn stores_that_exchange_space_survive_power_cuts_and_kills() {
             }
             drop(pools);
             let drives = if is_kill { group.kill(&sim) } else { group.cut(&sim) };
-            group = reopen(&sim, drives, 2);
+            group = Group::open(&sim, drives, 2);
             pools = sim.block_on(open(&group, &catalogue, compression));
             for (number, (pool, model)) in pools.iter().zip(&models).enumerate() {
                 let context = format!("seed {seed}, {shape}, round {round}, store {number}, kill: {is_kill}");
