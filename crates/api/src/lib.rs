@@ -19,6 +19,7 @@
 mod address;
 mod ana;
 mod change;
+mod convert;
 mod drive;
 mod duration;
 mod error;
@@ -50,6 +51,7 @@ mod wipe;
 pub use address::{AddressError, DriveSpec, NbdAddress, uri_escaped};
 pub use ana::{AnaState, ExportUpdate};
 pub use change::Changed;
+pub use convert::{Conversion, ConvertAction, VolumeConvert};
 pub use drive::{Drive, DriveDetails, DriveHealth, DriveKind, DriveList, DrivePassthrough, DriveRole, DriveState};
 pub use duration::{DURATION_MAX, DurationError, format_duration, parse_duration};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail, Invalid};

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Compression, Invalid, IoCounters, Limit, ThinSettings, ThinUpdate, VolumeName, check_name, format_bytes};
+use crate::{
+    Compression, Conversion, Invalid, IoCounters, Limit, ThinSettings, ThinUpdate, VolumeName, check_name, format_bytes,
+};
 
 /// `GET /v1/volumes`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -36,6 +38,8 @@ pub struct Volume {
     pub stored_bytes: Option<u64>,
     /// How a thin volume uses the pool; `null` of other volumes.
     pub thin: Option<ThinSettings>,
+    /// The conversion to another kind that is under way; `null` if there is none.
+    pub conversion: Option<Conversion>,
     /// Identities of its exports.
     pub exports: Vec<String>,
     /// Traffic of clients.

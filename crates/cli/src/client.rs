@@ -11,8 +11,8 @@ use api::{
     GroupAssemble, GroupCreate, GroupForget, GroupList, GroupScan, GroupStart, GroupStop, GroupUpdate, HostKey,
     HostKeySet, HostList, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportList, ImportMd, ImportNvme, Imported,
     LimitUpdate, MemberFail, MemberReplace, Referral, ReferralList, Rename, Scanned, Scrub, ScrubRequest, Share,
-    ShareCreate, ShareList, SpareAdd, Status, ThinUpdate, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList,
-    VolumeName, VolumeUpdate, WipedDrive,
+    ShareCreate, ShareList, SpareAdd, Status, ThinUpdate, Upgrade, UpgradeRequest, Volume, VolumeConvert, VolumeCreate,
+    VolumeList, VolumeName, VolumeUpdate, WipedDrive,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -274,6 +274,11 @@ impl Client {
     /// Changes how a thin volume uses the pool.
     pub async fn volume_thin(&self, name: &VolumeName, request: &ThinUpdate) -> Result<Changed<Volume>, Failure> {
         self.request(Method::PATCH, &format!("{}/thin", volume_path(name)), Some(request)).await
+    }
+
+    /// Converts a volume to another kind, or stops that.
+    pub async fn volume_convert(&self, name: &VolumeName, request: &VolumeConvert) -> Result<Changed<Volume>, Failure> {
+        self.request(Method::POST, &format!("{}/convert", volume_path(name)), Some(request)).await
     }
 
     /// Changes the rate limit of a volume.

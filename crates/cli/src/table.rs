@@ -1,9 +1,9 @@
 //! Tables and figures as text. Their width is in [`crate::fit`].
 
 use api::{
-    Drive, DriveDetails, DriveHealth, DriveKind, DrivePassthrough, DriveRole, DriveState, Export, Group, GroupHealth,
-    GroupNotStarted, Job, JobKind, JobState, Limit, Member, MemberState, Protocol, Reservation, ReservationKind,
-    Volume, VolumeKind, format_bytes, format_duration,
+    Conversion, Drive, DriveDetails, DriveHealth, DriveKind, DrivePassthrough, DriveRole, DriveState, Export, Group,
+    GroupHealth, GroupNotStarted, Job, JobKind, JobState, Limit, Member, MemberState, Protocol, Reservation,
+    ReservationKind, Volume, VolumeKind, format_bytes, format_duration,
 };
 use std::time::Duration;
 
@@ -314,7 +314,7 @@ pub fn volumes(colour: bool, volumes: &[Volume]) -> String {
         let exports = if volume.exports.is_empty() { "-".to_owned() } else { volume.exports.join(",") };
         vec![
             Cell::new(&volume.name),
-            Cell::new(volume_kind(volume.kind)),
+            Cell::new(kind_of(volume)),
             size(volume.size_bytes),
             size(volume.used_bytes),
             volume.limit.map_or_else(dash, |limit| Cell::new(rates(&limit))),
@@ -340,6 +340,23 @@ fn volume_kind(kind: VolumeKind) -> &'static str {
         VolumeKind::Nvme => "nvme",
         VolumeKind::Unknown => "unknown",
     }
+}
+
+/// The kind of a volume, and the one that it is being converted to: `direct>thin 42%`.
+fn kind_of(volume: &Volume) -> String {
+    let kind = volume_kind(volume.kind);
+    match &volume.conversion {
+        Some(conversion) => format!("{kind}>{} {}%", volume_kind(conversion.to), conversion.done_percent as u64),
+        None => kind.to_owned(),
+    }
+}
+
+/// How far a conversion is.
+fn conversion(conversion: &Conversion) -> String {
+    let Conversion { to, done_bytes, total_bytes, done_percent, message } = conversion;
+    let (done, total) = (format_bytes(*done_bytes), format_bytes(*total_bytes));
+    let message = message.as_ref().map_or_else(String::new, |message| format!("; {message}"));
+    format!("to {}: {done_percent:.1}%, {done} of {total} copied{message}", volume_kind(*to))
 }
 
 /// `purlin drive show`.
@@ -404,6 +421,7 @@ pub fn volume(volume: &Volume) -> String {
         ("name", volume.name.clone()),
         ("id", volume.id.to_string()),
         ("kind", volume_kind(volume.kind).to_owned()),
+        ("converting", volume.conversion.as_ref().map_or_else(String::new, conversion)),
         ("size", format!("{} ({} bytes)", format_bytes(volume.size_bytes), volume.size_bytes)),
         ("written", format_bytes(volume.used_bytes)),
         ("stored", volume.stored_bytes.map_or_else(String::new, |stored| thin::stored(volume.used_bytes, stored))),

@@ -1,12 +1,38 @@
 //! Arguments of volumes.
 
-use api::VolumeName;
-use clap::Subcommand;
+use api::{ConvertAction, VolumeName};
+use clap::{Args, Subcommand};
 
 use crate::common_args::DryRun;
 use crate::limit_args::LimitArgs;
 use crate::thin_args::ThinArgs;
 use crate::volume_size::VolumeSize;
+
+/// An action on the kind of a volume.
+#[derive(Debug, Clone, Copy, Args)]
+#[group(required = true, multiple = false)]
+pub struct ConvertArgs {
+    /// Make it thin: it takes the space of what is written
+    #[arg(long)]
+    thin: bool,
+    /// Make it direct: it has all of its space at a fixed place
+    #[arg(long)]
+    direct: bool,
+    /// Stop the conversion that is under way; the volume stays as it was before
+    #[arg(long)]
+    cancel: bool,
+}
+
+impl ConvertArgs {
+    /// The action that is asked for.
+    pub fn action(self) -> ConvertAction {
+        match (self.thin, self.direct) {
+            (true, _) => ConvertAction::Thin,
+            (_, true) => ConvertAction::Direct,
+            _ => ConvertAction::Cancel,
+        }
+    }
+}
 
 /// Verbs of volumes.
 #[derive(Debug, Subcommand)]
@@ -46,6 +72,27 @@ Another compression is used for what is written from then on.")]
     Set {
         /// Its name, GROUP/VOLUME
         name: VolumeName,
+        #[command(flatten)]
+        settings: ThinArgs,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Convert a volume from direct to thin or back, while it is in use
+    #[command(after_help = "\
+Examples:
+  purlin volume convert tank/db --thin --dry-run
+  purlin volume convert tank/db --thin --compress lz4
+  purlin volume convert tank/db --direct
+  purlin volume convert tank/db --cancel
+
+The volume is copied in the background, also after a restart: `purlin volume show` says how far it is. Clients notice nothing,
+except that writes go to both places until it is done. It needs space for both contents meanwhile; then the old one is freed.
+Until the end, --cancel leaves the volume as it was before.")]
+    Convert {
+        /// Its name, GROUP/VOLUME
+        name: VolumeName,
+        #[command(flatten)]
+        action: ConvertArgs,
         #[command(flatten)]
         settings: ThinArgs,
         #[command(flatten)]

@@ -12,9 +12,11 @@
 //!    enforced.
 //! 6. Each host has at most one secret record and one record of TLS keys. Both lists are sorted by
 //!    host name.
-//! 7. No interval or target is 0. A scrub repairs no more than it found, and its position is within
+//! 7. A conversion gives its volume the other kind, with extents of its own.
+//! 8. No interval or target is 0. A scrub repairs no more than it found, and its position is within
 //!    the group.
 
+mod conversion;
 mod error;
 mod exports;
 mod limits;
@@ -32,6 +34,7 @@ use crate::thin::BLOCKS_MAX;
 use crate::thin::line::LINE_MAX;
 use crate::{BLOCK, COUNTER_MAX};
 
+pub use conversion::ConversionRecord;
 pub use error::CatalogueError;
 pub use limits::{LIMIT_BURST_MS, LIMIT_BYTES_PER_S, LIMIT_IOPS, LimitOf, LimitRecord};
 pub use maintenance::{SCRUB_EVERY_S_DEFAULT, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord};
@@ -107,6 +110,9 @@ pub struct VolumeRecord {
     /// How a thin volume uses its pool. Omitted if that is as usual, and of other volumes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub thin: ThinVolumeRecord,
+    /// The conversion to another kind that is under way. Omitted if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversion: Option<ConversionRecord>,
 }
 
 /// How a volume keeps its data.
@@ -281,6 +287,7 @@ impl Catalogue {
         self.check_names()?;
         for volume in &self.volumes {
             self.check_size_of(volume, capacity_bytes)?;
+            conversion::check(volume, self.thin.as_ref(), capacity_bytes)?;
         }
         if let Some(pool) = &self.thin {
             thin::check_pool(pool, capacity_bytes)?;
@@ -295,7 +302,8 @@ impl Catalogue {
     }
 
     fn check_ids(&self) -> Result<(), CatalogueError> {
-        let volumes = self.volumes.iter().map(|volume| volume.id);
+        let conversions = self.volumes.iter().filter_map(|volume| Some(volume.conversion.as_ref()?.id));
+        let volumes = self.volumes.iter().map(|volume| volume.id).chain(conversions);
         let mut ids: Vec<u64> = volumes.chain(self.exports.iter().map(|export| export.id)).collect();
         ids.sort_unstable();
         let twice = ids.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
@@ -340,10 +348,12 @@ impl Catalogue {
         if is_right { Ok(()) } else { Err(CatalogueError::Size { volume: name(), extents, size }) }
     }
 
-    /// All extents in use: of direct volumes, and of the thin pool.
+    /// All extents in use: of direct volumes, of conversions, and of the thin pool.
     pub fn extents(&self) -> impl Iterator<Item = &ExtentRecord> {
         let pool = self.thin.iter().flat_map(ThinPoolRecord::extents);
-        self.volumes.iter().flat_map(|volume| &volume.extents).chain(pool)
+        let conversions = self.volumes.iter().filter_map(|volume| volume.conversion.as_ref());
+        let volumes = self.volumes.iter().flat_map(|volume| &volume.extents);
+        volumes.chain(conversions.flat_map(|conversion| &conversion.extents)).chain(pool)
     }
 
     fn check_overlap(&self) -> Result<(), CatalogueError> {
@@ -384,6 +394,7 @@ mod tests {
             created_unix_s: 0,
             extents,
             thin: ThinVolumeRecord::default(),
+            conversion: None,
         }
     }
 

@@ -42,12 +42,12 @@ pub mod thin;
 mod uuid;
 
 pub use catalogue::{
-    AnaRecord, CATALOGUE_SLOTS, CATALOGUE_VERSION, Catalogue, CatalogueError, CompressionRecord, DEVICE_DEPTH_MAX,
-    ExportKind, ExportRecord, ExtentRecord, FULL_WAIT_MS_MAX, HeldRecord, LIMIT_BURST_MS, LIMIT_BYTES_PER_S,
-    LIMIT_IOPS, LimitOf, LimitRecord, RegistrantRecord, ReservationRecord, SCRUB_EVERY_S_DEFAULT, ScrubEnd, ScrubPoint,
-    ScrubRecord, SecretRecord, SettingsRecord, SlotError, THIN_STORES_MAX, THIN_WARN_DEFAULT, THIN_WARN_LEVELS_MAX,
-    ThinPoolRecord, ThinStoreRecord, ThinVolumeRecord, TlsFiles, TlsKeyRecord, TooLarge, VolumeKind, VolumeRecord,
-    ZSTD_LEVEL_MAX, catalogue_slot_bytes, catalogue_slot_offset, decode_slot, encode_slot,
+    AnaRecord, CATALOGUE_SLOTS, CATALOGUE_VERSION, Catalogue, CatalogueError, CompressionRecord, ConversionRecord,
+    DEVICE_DEPTH_MAX, ExportKind, ExportRecord, ExtentRecord, FULL_WAIT_MS_MAX, HeldRecord, LIMIT_BURST_MS,
+    LIMIT_BYTES_PER_S, LIMIT_IOPS, LimitOf, LimitRecord, RegistrantRecord, ReservationRecord, SCRUB_EVERY_S_DEFAULT,
+    ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, SlotError, THIN_STORES_MAX, THIN_WARN_DEFAULT,
+    THIN_WARN_LEVELS_MAX, ThinPoolRecord, ThinStoreRecord, ThinVolumeRecord, TlsFiles, TlsKeyRecord, TooLarge,
+    VolumeKind, VolumeRecord, ZSTD_LEVEL_MAX, catalogue_slot_bytes, catalogue_slot_offset, decode_slot, encode_slot,
 };
 pub use layout::{Layout, LayoutError, Region};
 pub use map::{

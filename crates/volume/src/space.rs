@@ -116,6 +116,7 @@ mod tests {
             created_unix_s: 0,
             extents: extents.clone(),
             thin: ThinVolumeRecord::default(),
+            conversion: None,
         };
         let volumes: Vec<_> = volumes.iter().enumerate().map(record).collect();
         Catalogue { next_id: volumes.len() as u64 + 1, volumes, ..Catalogue::default() }

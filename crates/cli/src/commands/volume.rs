@@ -1,6 +1,9 @@
 //! `purlin volume`.
 
-use api::{Rename, ThinUpdate, Volume, VolumeCreate, VolumeKind, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
+use api::{
+    ConvertAction, Rename, ThinUpdate, Volume, VolumeConvert, VolumeCreate, VolumeKind, VolumeName, VolumeUpdate,
+    format_bytes, volume_bytes,
+};
 
 use super::{limited, renamed};
 use crate::ask::consent;
@@ -45,6 +48,14 @@ pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand
             let changed = client.volume_thin(&name, &update).await?;
             show_changed(common, &changed, |_| set(&changed.steps, &name))
         }
+        VolumeCommand::Convert { name, action, settings, dry_run } => {
+            let ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run } =
+                settings.update(dry_run.dry_run);
+            let action = action.action();
+            let request = VolumeConvert { action, compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run };
+            request.validate()?;
+            show_changed(common, &client.volume_convert(&name, &request).await?, |_| converting(action, &name))
+        }
         VolumeCommand::Limit { name, limit, dry_run } => {
             let update = limit.update(dry_run.dry_run);
             update.validate()?;
@@ -79,6 +90,15 @@ fn no_share_of_thin() -> Failure {
 
 fn set(steps: &[String], name: &VolumeName) -> String {
     if steps.is_empty() { format!("the volume {name} has these settings already") } else { steps.join("\n") }
+}
+
+fn converting(action: ConvertAction, name: &VolumeName) -> String {
+    match action {
+        ConvertAction::Cancel => format!("stopped the conversion of the volume {name}; it is as it was before"),
+        ConvertAction::Thin | ConvertAction::Direct => {
+            format!("the volume {name} is being converted: `purlin volume show {name}` says how far it is")
+        }
+    }
 }
 
 fn sized(verb: &str, volume: Option<&Volume>) -> String {

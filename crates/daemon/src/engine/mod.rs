@@ -94,6 +94,8 @@ pub struct Engine {
     changes: tokio::sync::Mutex<()>,
     /// Notified when the pool of thin volumes of a group wants more space.
     thin_growth: Arc<Notify>,
+    /// Notified when the conversion of a volume has to be saved or ended.
+    attention: Arc<Notify>,
     next_key: AtomicU64,
     started: Instant,
     clock: WallClock,
@@ -143,7 +145,7 @@ impl Engine {
         let budget = Budget::new(runtime::arena_stats().expect("the runtime has one").size_bytes as u64);
         let listeners = Listeners::new(shards.clone(), handover.clone(), names.clone(), budget.clone());
         listeners.refer(memory.load_referrals()?);
-        let thin_growth = Arc::new(Notify::new());
+        let (thin_growth, attention) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let engine = Arc::new(Engine {
             names,
             listeners,
@@ -166,11 +168,13 @@ impl Engine {
             sampler: Sampler::default(),
             changes: tokio::sync::Mutex::new(()),
             thin_growth: thin_growth.clone(),
+            attention: attention.clone(),
             next_key: AtomicU64::new(1),
             started: Instant::now(),
             clock,
         });
         tokio::spawn(Engine::grow_pools(Arc::downgrade(&engine), thin_growth));
+        tokio::spawn(Engine::conduct_conversions(Arc::downgrade(&engine), attention));
         Ok(engine)
     }
 
@@ -364,7 +368,7 @@ impl Engine {
             key,
             requested,
             found,
-            (warm_path, self.thin_growth.clone()),
+            (warm_path, self.thin_growth.clone(), self.attention.clone()),
         )
         .await?;
         let served = match new_name {
@@ -382,6 +386,9 @@ impl Engine {
             return Err(error);
         }
         self.groups.write().unwrap_or_else(PoisonError::into_inner).insert(group.name.clone(), group.clone());
+        // Its store or a conversion may have asked before the group was found.
+        self.thin_growth.notify_one();
+        self.attention.notify_one();
         // The group is no longer tried again.
         self.not_started.forget(&uuid.to_string());
         self.stopped.forget(&uuid.to_string(), &self.memory);

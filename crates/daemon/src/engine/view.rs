@@ -13,6 +13,7 @@ use crate::engine::drives::unassigned::Unassigned;
 use crate::engine::exports::running_export::RunningExport;
 use crate::engine::exports::{access, devices, limits, namespaces};
 use crate::engine::group::group_drive::GroupDrive;
+use crate::engine::group::kinds::volume_kind;
 use crate::engine::group::presence_state::Silent;
 use crate::engine::group::{Group, findings, schedule};
 use crate::engine::settings;
@@ -465,15 +466,13 @@ pub(crate) fn volume(
         volume: record.name.clone(),
         id: record.id,
         created_unix_s: record.created_unix_s,
-        kind: match record.kind {
-            format::VolumeKind::Direct => api::VolumeKind::Direct,
-            format::VolumeKind::Thin => api::VolumeKind::Thin,
-        },
+        kind: volume_kind(record.kind),
         size_bytes: record.size_bytes,
         used_bytes,
         stored_bytes,
         thin: (record.kind == format::VolumeKind::Thin)
             .then(|| crate::engine::group::thin_settings::shown(&record.thin)),
+        conversion: None,
         exports: own().map(|export| export_id(group, export.record.id)).collect(),
         io: io(&counters),
         limit: limiter.limit().map(|limit| limits::shown(limit, limiter.waits())),

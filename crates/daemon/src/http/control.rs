@@ -8,8 +8,8 @@ use api::{
     Group, GroupAssemble, GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate,
     Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported,
     LimitUpdate, MemberFail, MemberReplace, Referral, Rename, Scanned, Scrub, ScrubRequest, Share, ShareCreate,
-    ShareList, SpareAdd, Status, ThinUpdate, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
-    WipedDrive,
+    ShareList, SpareAdd, Status, ThinUpdate, Upgrade, UpgradeRequest, Volume, VolumeConvert, VolumeCreate, VolumeName,
+    VolumeUpdate, WipedDrive,
 };
 use async_trait::async_trait;
 use format::Shape;
@@ -210,6 +210,9 @@ pub trait VolumeControl: Send + Sync + 'static {
 
     /// Changes how a thin volume uses the pool.
     async fn volume_thin(&self, name: &VolumeName, request: ThinUpdate) -> Answer<Changed<Volume>>;
+
+    /// Converts a volume to thin or direct while it is in use, or stops that.
+    async fn volume_convert(&self, name: &VolumeName, request: VolumeConvert) -> Answer<Changed<Volume>>;
 
     /// Changes the rate limit of a volume, for all its exports together.
     async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>>;

@@ -438,6 +438,7 @@ handlers!(
     volume_create,
     volume_resize,
     volume_thin,
+    volume_convert,
     volume_limit,
     volume_rename,
     volume_delete,

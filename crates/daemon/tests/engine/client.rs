@@ -56,6 +56,12 @@ pub fn read(socket: &Path, export: &str, offset: u64, len: usize) -> io::Result<
     Ok(bytes)
 }
 
+/// Writes in a connection that stays open.
+pub fn write_on(stream: &mut UnixStream, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(&client::write(1, offset, bytes, 0))?;
+    answered(stream)
+}
+
 fn answered(stream: &mut UnixStream) -> io::Result<()> {
     let mut reply = [0; 16];
     stream.read_exact(&mut reply)?;

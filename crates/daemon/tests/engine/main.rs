@@ -8,6 +8,7 @@ mod access;
 mod bench;
 mod client;
 mod connect;
+mod convert;
 mod history;
 mod host_figures;
 mod hosts;

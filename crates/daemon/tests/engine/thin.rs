@@ -9,10 +9,10 @@ use daemon::http::{ExportControl, GroupControl, VolumeControl};
 
 use crate::bench::*;
 
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 
 /// Creates a volume `tank/NAME` and offers it over NBD.
-async fn volume(bench: &Bench, engine: &Engine, name: &str, size_bytes: u64, thin: bool) -> PathBuf {
+pub async fn volume(bench: &Bench, engine: &Engine, name: &str, size_bytes: u64, thin: bool) -> PathBuf {
     let volume = name.to_owned();
     let request =
         VolumeCreate { group: "tank".into(), volume, size_bytes, thin, dry_run: false, ..VolumeCreate::default() };
@@ -20,7 +20,7 @@ async fn volume(bench: &Bench, engine: &Engine, name: &str, size_bytes: u64, thi
     offer(bench, engine, name).await
 }
 
-async fn offer(bench: &Bench, engine: &Engine, name: &str) -> PathBuf {
+pub async fn offer(bench: &Bench, engine: &Engine, name: &str) -> PathBuf {
     let socket = bench.directory.join(format!("{name}.nbd"));
     let address: NbdAddress = format!("unix:{}", socket.display()).parse().unwrap();
     let volume = format!("tank/{name}");
@@ -31,30 +31,30 @@ async fn offer(bench: &Bench, engine: &Engine, name: &str) -> PathBuf {
 }
 
 /// Bytes that differ from place to place.
-fn bytes(seed: u32, len: u64) -> Vec<u8> {
+pub fn bytes(seed: u32, len: u64) -> Vec<u8> {
     (0..len as u32 / 4).flat_map(|at| (at.wrapping_mul(2_654_435_761) ^ seed).to_le_bytes()).collect()
 }
 
-async fn write(socket: &Path, name: &str, offset: u64, content: Vec<u8>) -> io::Result<()> {
+pub async fn write(socket: &Path, name: &str, offset: u64, content: Vec<u8>) -> io::Result<()> {
     let (socket, name) = (socket.to_path_buf(), format!("tank/{name}"));
     tokio::task::spawn_blocking(move || crate::client::write(&socket, &name, offset, &content)).await.unwrap()
 }
 
-async fn read(socket: &Path, name: &str, offset: u64, len: u64) -> Vec<u8> {
+pub async fn read(socket: &Path, name: &str, offset: u64, len: u64) -> Vec<u8> {
     let (socket, name) = (socket.to_path_buf(), format!("tank/{name}"));
     let read = move || crate::client::read(&socket, &name, offset, len as usize);
     tokio::task::spawn_blocking(read).await.unwrap().unwrap()
 }
 
-async fn show(engine: &Engine, name: &str) -> Volume {
+pub async fn show(engine: &Engine, name: &str) -> Volume {
     engine.volume(&format!("tank/{name}").parse().unwrap()).await.unwrap()
 }
 
-async fn pool(engine: &Engine) -> Option<ThinPool> {
+pub async fn pool(engine: &Engine) -> Option<ThinPool> {
     engine.group("tank").await.unwrap().thin
 }
 
-async fn delete(engine: &Engine, name: &str) {
+pub async fn delete(engine: &Engine, name: &str) {
     let shown = show(engine, name).await;
     for export in shown.exports {
         engine.export_delete(&export).await.unwrap();
@@ -63,7 +63,7 @@ async fn delete(engine: &Engine, name: &str) {
 }
 
 /// Writes 1 MiB after the other until there is no space. Returns how many.
-async fn fill(socket: &Path, name: &str, from: u64) -> u64 {
+pub async fn fill(socket: &Path, name: &str, from: u64) -> u64 {
     let mut count = 0;
     loop {
         match write(socket, name, (from + count) * MIB, bytes(count as u32, MIB)).await {

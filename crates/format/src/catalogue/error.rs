@@ -67,6 +67,14 @@ pub enum CatalogueError {
         /// Which field.
         field: &'static str,
     },
+    /// A conversion has an impossible value.
+    #[error("the field `{field}` of the conversion of volume {volume:?} is invalid")]
+    Conversion {
+        /// Name of the volume.
+        volume: String,
+        /// Which field.
+        field: &'static str,
+    },
     /// The extents of a volume do not hold its size rounded up to a block, or a thin volume has
     /// extents, no pool, or an impossible size.
     #[error("the extents of volume {volume:?} hold {extents} bytes, its size is {size}")]

@@ -104,6 +104,7 @@ mod tests {
             created_unix_s: 0,
             extents,
             thin: crate::ThinVolumeRecord::default(),
+            conversion: None,
         };
         let address = "0.0.0.0:4420".to_owned();
         let kind = ExportKind::NvmeTcp {

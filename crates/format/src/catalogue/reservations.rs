@@ -105,6 +105,7 @@ mod tests {
             created_unix_s: 0,
             extents,
             thin: crate::ThinVolumeRecord::default(),
+            conversion: None,
         };
         let registrants = ['a', 'b'].map(|digit| RegistrantRecord { host: host(digit), key: 7 }).to_vec();
         let held = Some(HeldRecord { kind: 3, holder: Some(host('b')) });

@@ -1,11 +1,11 @@
 //! Values that several tests share.
 
 use format::{
-    AnaRecord, Catalogue, CompressionRecord, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord,
-    Layout, Level, LimitOf, LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild, RegistrantRecord,
-    ReservationRecord, Role, Run, Runs, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord,
-    SettingsRecord, Shape, Superblock, ThinPoolRecord, ThinStoreRecord, ThinVolumeRecord, TlsFiles, Uuid, VolumeKind,
-    VolumeRecord,
+    AnaRecord, Catalogue, CompressionRecord, ConversionRecord, CrashSafety, ExportKind, ExportRecord, ExtentRecord,
+    Features, HeldRecord, Layout, Level, LimitOf, LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild,
+    RegistrantRecord, ReservationRecord, Role, Run, Runs, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord,
+    SecretRecord, SettingsRecord, Shape, Superblock, ThinPoolRecord, ThinStoreRecord, ThinVolumeRecord, TlsFiles, Uuid,
+    VolumeKind, VolumeRecord,
 };
 
 /// A UUID whose bytes count up from `first`.
@@ -106,6 +106,7 @@ pub fn catalogue() -> Catalogue {
         created_unix_s: 1_800_000_000 + id,
         extents: extents.iter().map(|&(start_byte, len_bytes)| ExtentRecord { start_byte, len_bytes }).collect(),
         thin: ThinVolumeRecord::default(),
+        conversion: None,
     };
     let tls = TlsFiles { certificate: "/etc/purlin/c.pem".into(), key: "/etc/purlin/k.pem".into(), client_ca: None };
     let export = |id, volume, address: &str, read_only, tls| {
@@ -143,6 +144,7 @@ pub fn catalogue_with_thin_volumes() -> Catalogue {
             full_wait_ms: Some(10_000),
             store: 3,
         },
+        conversion: None,
     });
     let extent = |start_byte| ExtentRecord { start_byte, len_bytes: 1 << 30 };
     let stores = vec![
@@ -151,6 +153,31 @@ pub fn catalogue_with_thin_volumes() -> Catalogue {
     ];
     let settings = SettingsRecord { thin_warn: Some(vec![70, 90]), ..SettingsRecord::default() };
     Catalogue { thin: Some(ThinPoolRecord { segment_bytes: 1 << 20, stores }), settings, ..thin }
+}
+
+/// A catalogue of version 3: a thin volume gets direct, and a direct one gets thin.
+pub fn catalogue_with_conversions() -> Catalogue {
+    let mut converting = catalogue_with_thin_volumes();
+    converting.next_id = 12;
+    for volume in &mut converting.volumes {
+        let stale = vec![ExtentRecord { start_byte: 4096, len_bytes: 8192 }];
+        volume.conversion = match (volume.name.as_str(), volume.kind) {
+            ("images", _) => {
+                volume.size_bytes = 1 << 20;
+                (volume.thin.quota_bytes, volume.thin.reserve_bytes) = (None, None);
+                let extents = vec![ExtentRecord { start_byte: 7 << 30, len_bytes: 1 << 20 }];
+                let (id, to, thin) = (10, VolumeKind::Direct, ThinVolumeRecord::default());
+                Some(ConversionRecord { id, to, extents, thin, copied_bytes: 16_384, stale })
+            }
+            ("db", _) => {
+                let thin = ThinVolumeRecord { compression: CompressionRecord::Lz4, ..ThinVolumeRecord::default() };
+                let (id, to, extents) = (11, VolumeKind::Thin, Vec::new());
+                Some(ConversionRecord { id, to, extents, thin, copied_bytes: 0, stale: Vec::new() })
+            }
+            _ => None,
+        };
+    }
+    converting
 }
 
 /// A catalogue of version 2 with a block device and every field of settings and scrub.

@@ -6,9 +6,9 @@
 use std::path::PathBuf;
 
 use crate::common::{
-    array, catalogue, catalogue_with_access, catalogue_with_limits, catalogue_with_maintenance,
-    catalogue_with_reservations, catalogue_with_secrets, catalogue_with_thin_volumes, map_block, superblock,
-    superblock_of_a_spare, superblock_with_checksums,
+    array, catalogue, catalogue_with_access, catalogue_with_conversions, catalogue_with_limits,
+    catalogue_with_maintenance, catalogue_with_reservations, catalogue_with_secrets, catalogue_with_thin_volumes,
+    map_block, superblock, superblock_of_a_spare, superblock_with_checksums,
 };
 use format::intent_log::{IntentFrame, IntentHead, encode_intent_head, intent_frame_len};
 use format::{BLOCK, Catalogue, MapBlock, Superblock, decode_slot, encode_slot};
@@ -67,6 +67,9 @@ fn a_catalogue_is_the_golden_one_byte_for_byte() {
     let thin = catalogue_with_thin_volumes();
     let image = golden("catalogue-thin.bin", &encode_slot(&thin, &array(), 48, 16 << 10).unwrap());
     assert_eq!(decode_slot(&image, &array()), Ok((48, thin)));
+    let converting = catalogue_with_conversions();
+    let image = golden("catalogue-conversions.bin", &encode_slot(&converting, &array(), 49, 16 << 10).unwrap());
+    assert_eq!(decode_slot(&image, &array()), Ok((49, converting)));
 }
 
 /// A reader of version 1 alone goes on reading what has nothing new to say.
@@ -74,7 +77,7 @@ fn a_catalogue_is_the_golden_one_byte_for_byte() {
 fn the_version_says_what_a_reader_must_know() {
     let version = |catalogue: &Catalogue| encode_slot(catalogue, &array(), 1, 16 << 10).unwrap()[8];
     assert_eq!((version(&catalogue()), version(&catalogue_with_maintenance())), (1, 2));
-    assert_eq!(version(&catalogue_with_thin_volumes()), 3);
+    assert_eq!((version(&catalogue_with_thin_volumes()), version(&catalogue_with_conversions())), (3, 3));
 }
 
 #[test]

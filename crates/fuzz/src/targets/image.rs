@@ -174,6 +174,7 @@ fn base(seed: u64, level: Level, members: u16, protection: Protection, sector_by
         created_unix_s: 1,
         extents: vec![ExtentRecord { start_byte, len_bytes: half }],
         thin: ThinVolumeRecord::default(),
+        conversion: None,
     };
     let volumes = vec![volume(1, "db", 0), volume(2, "rest", half)];
     let catalogue = Catalogue { next_id: 3, volumes, ..Catalogue::default() };

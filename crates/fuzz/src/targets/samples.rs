@@ -1,10 +1,11 @@
 //! Valid structures from which corpora are made.
 
 use format::{
-    Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level, LimitOf,
-    LimitRecord, MemberEntry, MemberState, RUNS_BEFORE, Rebuild, RegistrantRecord, ReservationRecord, Role, Run, Runs,
-    SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, ShapeBuilder,
-    Superblock, ThinVolumeRecord, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+    Catalogue, ConversionRecord, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout,
+    Level, LimitOf, LimitRecord, MemberEntry, MemberState, RUNS_BEFORE, Rebuild, RegistrantRecord, ReservationRecord,
+    Role, Run, Runs, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape,
+    ShapeBuilder, Superblock, ThinPoolRecord, ThinStoreRecord, ThinVolumeRecord, TlsFiles, Uuid, VolumeKind,
+    VolumeRecord,
 };
 
 pub(super) const ARRAY: Uuid = Uuid::from_bytes(*b"an array's uuid.");
@@ -78,6 +79,7 @@ pub(super) fn catalogue() -> Catalogue {
         created_unix_s: 1_700_000_000,
         extents,
         thin: ThinVolumeRecord::default(),
+        conversion: None,
     };
     let export = |id, volume, address: &str, tls| ExportRecord {
         id,
@@ -109,12 +111,24 @@ pub(super) fn catalogue_with_maintenance() -> Catalogue {
         repaired: 0,
         unchecked: 0,
     };
-    let plain = catalogue();
+    let mut plain = catalogue();
+    let place = ExtentRecord { start_byte: 2 << 30, len_bytes: 1 << 20 };
+    plain.thin =
+        Some(ThinPoolRecord { segment_bytes: 1 << 20, stores: vec![ThinStoreRecord { id: 0, extents: vec![place] }] });
+    plain.volumes[0].conversion = Some(ConversionRecord {
+        id: 7,
+        to: VolumeKind::Thin,
+        extents: Vec::new(),
+        thin: ThinVolumeRecord::default(),
+        copied_bytes: 4096,
+        stale: vec![ExtentRecord { start_byte: 0, len_bytes: 4096 }],
+    });
     let kind = ExportKind::Ublk { number: 3, block_bytes: 512, depth: 128, read_only: false };
     let device = ExportRecord { id: 9, volume: 1, kind };
+    let exports = std::mem::take(&mut plain.exports);
     Catalogue {
         next_id: 10,
-        exports: plain.exports.into_iter().chain([device]).collect(),
+        exports: exports.into_iter().chain([device]).collect(),
         settings: SettingsRecord {
             client_p99_us: Some(5000),
             retire_slow: true,
@@ -135,6 +149,6 @@ pub(super) fn catalogue_with_maintenance() -> Catalogue {
             controller_secret: None,
             dh_group: 2,
         }],
-        ..catalogue()
+        ..plain
     }
 }

@@ -68,6 +68,7 @@ fn range(start_byte: u64, len_bytes: u64) -> VolumeRecord {
         created_unix_s: 0,
         extents,
         thin: ThinVolumeRecord::default(),
+        conversion: None,
     }
 }
 

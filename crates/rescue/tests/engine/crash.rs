@@ -23,6 +23,7 @@ fn whole(size_bytes: u64) -> Catalogue {
         created_unix_s: 1,
         extents,
         thin: ThinVolumeRecord::default(),
+        conversion: None,
     };
     Catalogue { next_id: 2, volumes: vec![volume], ..Catalogue::default() }
 }

@@ -131,6 +131,7 @@ fn a_catalogue_with_extents_outside_of_the_group_is_refused_by_all_readers() {
         created_unix_s: u64::MAX,
         extents: vec![ExtentRecord { start_byte: 1 << 50, len_bytes: 1 << 40 }],
         thin: ThinVolumeRecord::default(),
+        conversion: None,
     };
     forge_catalogue(&mut images, &Catalogue { next_id: 2, volumes: vec![volume], ..Catalogue::default() });
     restore(&images, &drives);
@@ -205,6 +206,7 @@ fn a_small_image_that_claims_to_be_large_costs_no_more_than_its_own_size() {
                 created_unix_s: 1,
                 extents,
                 thin: ThinVolumeRecord::default(),
+                conversion: None,
             };
             forge_catalogue(&mut images, &Catalogue { next_id: 2, volumes: vec![volume], ..Catalogue::default() });
             let survey = survey(&images);

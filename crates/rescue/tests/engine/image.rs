@@ -147,6 +147,7 @@ pub fn catalogue(capacity: u64) -> Catalogue {
         created_unix_s: 1,
         extents,
         thin: ThinVolumeRecord::default(),
+        conversion: None,
     };
     let volumes = vec![volume(1, "db", size_bytes, pieces), volume(2, "rest", quarter, vec![extent(quarter, quarter)])];
     Catalogue { next_id: 3, volumes, ..Catalogue::default() }

@@ -47,6 +47,7 @@ fn catalogue(group: &Group, grid: Grid, size_bytes: u64) -> Catalogue {
         created_unix_s: 1,
         extents: Vec::new(),
         thin: ThinVolumeRecord::default(),
+        conversion: None,
     };
     let volumes = (1..).zip(NAMES).map(volume).collect();
     let thin =

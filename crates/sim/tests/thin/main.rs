@@ -1,6 +1,7 @@
 //! Thin volumes over a real group: random programs beside a model, power cuts, kills, full pools,
 //! lost members.
 
+mod convert;
 mod crashes;
 mod damage;
 mod full;

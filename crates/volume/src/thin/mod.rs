@@ -53,7 +53,7 @@ mod read;
 mod recover;
 mod runs;
 mod segments;
-mod signal;
+use crate::signal;
 mod space;
 mod store;
 mod trees;

@@ -91,7 +91,7 @@ impl<B: Backing> ThinStore<B> {
     }
 
     /// Whether writes may get space that the store does not have yet.
-    pub(super) fn can_grow(&self) -> bool {
+    pub fn can_grow(&self) -> bool {
         self.growth.may_have(SpaceWanted::Now)
     }
 

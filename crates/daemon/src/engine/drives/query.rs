@@ -14,7 +14,7 @@ use runtime::ShardEnv;
 use crate::engine::drives::{Consent, unassigned};
 use crate::engine::errors::stopping;
 use crate::engine::group::group_drive::GroupDrive;
-use crate::engine::group::{Group, lost};
+use crate::engine::group::{Group, conversions, lost};
 use crate::engine::view::Moment;
 use crate::engine::{Engine, drives, view};
 use crate::http::{Answer, Control, ControlError, DriveControl, ExportControl, HostControl};
@@ -157,6 +157,15 @@ impl Engine {
     }
 
     pub(crate) async fn query_volume(&self, group: &Arc<Group>, record: &format::VolumeRecord) -> Answer<api::Volume> {
+        let mut shown = self.query_content(group, record).await?;
+        if record.conversion.is_some() {
+            let look = group.look_at_conversion(record.id).await?;
+            shown.conversion = conversions::shown(record, look.as_ref());
+        }
+        Ok(shown)
+    }
+
+    async fn query_content(&self, group: &Arc<Group>, record: &format::VolumeRecord) -> Answer<api::Volume> {
         if record.kind == format::VolumeKind::Thin {
             let (mapped, stored) = group.thin_bytes(record).await?;
             return Ok(view::volume(group, record, mapped, Some(stored)));

@@ -103,6 +103,7 @@ mod tests {
             created_unix_s: 0,
             extents,
             thin: ThinVolumeRecord::default(),
+            conversion: None,
         };
         let volumes = vec![
             volume(1, "a", 12_288, vec![extent(65_536, 8192), extent(0, 4096)]),

@@ -1,11 +1,16 @@
 //! A running group: its drives, and its objects on every shard.
 
 pub(crate) mod assembly;
+mod content;
+pub(crate) mod conversion_state;
+pub(crate) mod conversions;
+mod convert;
 mod create;
 pub(crate) mod disconnected;
 pub(crate) mod event_log;
 pub(crate) mod findings;
 pub(crate) mod group_drive;
+pub(crate) mod kinds;
 pub(crate) mod lost;
 pub(crate) mod maintenance;
 pub(crate) mod maintenance_state;
@@ -37,19 +42,21 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use api::ErrorCode;
 use array::{Array, AssembleError, DriveId, GroupStatus, JoinError, Refusal, Shared};
 use drive::{BlockError, Env};
 use export::{HostSecrets, Limiter, SharedNamespace};
-use format::{Catalogue, ExtentRecord, SettingsRecord, Uuid, VolumeKind, VolumeRecord};
+use format::{Catalogue, ExtentRecord, SettingsRecord, Uuid, VolumeRecord};
 use runtime::{ShardEnv, ShardHandle};
 use volume::thin::PoolSpace;
 
 use crate::engine::drives::RequestedDrive;
 use crate::engine::errors::stopping;
 use crate::engine::exports::running_export::{RunningExport, torn};
+use crate::engine::group::content::ContentPlace;
+use crate::engine::group::conversion_state::Conversions;
 use crate::engine::group::disconnected::DisconnectedDrive;
 pub(crate) use crate::engine::group::group_drive::GroupDrive;
 use crate::engine::group::maintenance_state::Maintenance;
@@ -113,6 +120,8 @@ pub(crate) struct GroupBody {
     pool_space: Arc<PoolSpace>,
     /// Streams of the intent log, for as long as a thin store is open.
     thin_streams: AtomicUsize,
+    /// The conversions of its volumes.
+    pub conversions: Conversions,
     /// How the pool of thin volumes fills.
     thin_trend: Mutex<thin_trend::Trend>,
     /// Why the thin volumes could not be started.
@@ -138,6 +147,11 @@ impl Group {
         done.map_err(|error| block_error(&self.name, &error))?;
         name.clone_into(&mut self.logged_name.write().unwrap_or_else(PoisonError::into_inner));
         Ok(Arc::new(Group { name: name.to_owned(), body: self.body.clone() }))
+    }
+
+    /// The parts of the group that keep their identity, for tasks that do not keep it running.
+    fn weak(&self) -> Weak<GroupBody> {
+        Arc::downgrade(&self.body)
     }
 
     pub fn drives(&self) -> RwLockReadGuard<'_, Vec<Option<GroupDrive>>> {
@@ -258,18 +272,30 @@ impl Group {
 
     /// Brings a volume to the state of its record on all shards.
     pub async fn set_volume(&self, record: &VolumeRecord) -> Answer<()> {
-        let (key, line) = (self.key, record.id as u32);
-        let store_shard = self.store_shard(record.thin.store);
-        let written_bytes = match record.kind {
-            VolumeKind::Direct => None,
-            VolumeKind::Thin => {
-                self.on_store(record.thin.store, move |store| async move { store.written_counter(line) }).await?
-            }
+        self.change_volume(record, &self.serving_shard(record)).await
+    }
+
+    /// The shard that has a volume's store. It alone serves the volume if that is thin or being
+    /// converted.
+    pub fn serving_shard(&self, record: &VolumeRecord) -> ShardHandle {
+        record.store().map_or_else(|| self.shards[0].clone(), |store| self.store_shard(store))
+    }
+
+    /// As [`Group::set_volume`], on the shard `first` before the others. It has to be the one that
+    /// converts the volume: the others send their requests there until they are told.
+    pub async fn change_volume(&self, record: &VolumeRecord, first: &ShardHandle) -> Answer<()> {
+        let (key, line, serving) = (self.key, record.id as u32, self.serving_shard(record));
+        let written_bytes = match record.store() {
+            Some(store) => self.on_store(store, move |store| async move { store.written_counter(line) }).await?,
+            None => None,
         };
         let written_bytes = written_bytes.unwrap_or_default();
-        for handle in &self.shards {
-            let (record, store_shard, written_bytes) = (record.clone(), store_shard.clone(), written_bytes.clone());
-            let set = handle.call(move || shard::set_volume(key, record, store_shard, written_bytes));
+        let others = self.shards.iter().filter(|shard| shard.index() != first.index());
+        for handle in std::iter::once(first).chain(others) {
+            let attention = self.conversions.attention.clone();
+            let place = ContentPlace { serving: serving.clone(), written_bytes: written_bytes.clone(), attention };
+            let record = record.clone();
+            let set = handle.call(move || shard::set_volume(key, record, place));
             set.await.map_err(|_| stopping())?.map_err(|error| block_error(&self.name, &error))?;
         }
         Ok(())
@@ -373,6 +399,7 @@ impl Group {
     /// made durable.
     async fn leave_shards(&self, in_order: bool) -> Answer<Option<BlockError>> {
         let key = self.key;
+        self.stop_conversions(in_order).await?;
         let mut failed = if in_order { self.stop_stores().await? } else { None };
         for handle in self.shards.iter().rev() {
             let leave = handle.call(move || async move {

@@ -3,17 +3,15 @@
 
 use drive::{Block, BlockError, Buf, BufMut, Extent, ThinUse, View, WriteZeroes};
 use runtime::ShardEnv;
-use volume::Direct;
 
-use crate::engine::group::thin_volume::ThinVolume;
+use crate::engine::group::content::GroupVolume;
 use crate::engine::imports::connected::Connected;
 use crate::engine::shares::raw::Raw;
 
 /// A block device on one shard. A handle.
 #[derive(Clone)]
 pub(crate) enum Served {
-    Volume(Direct<ShardEnv>),
-    Thin(ThinVolume),
+    Volume(GroupVolume),
     Import(md::Array<ShardEnv>),
     Drive(Raw),
     Namespace(Connected),
@@ -23,7 +21,6 @@ impl Block for Served {
     fn size_bytes(&self) -> u64 {
         match self {
             Served::Volume(volume) => volume.size_bytes(),
-            Served::Thin(volume) => volume.size_bytes(),
             Served::Import(array) => array.size_bytes(),
             Served::Drive(drive) => drive.size_bytes(),
             Served::Namespace(namespace) => namespace.size_bytes(),
@@ -33,7 +30,6 @@ impl Block for Served {
     fn optimal_io_bytes(&self) -> u32 {
         match self {
             Served::Volume(volume) => volume.optimal_io_bytes(),
-            Served::Thin(volume) => volume.optimal_io_bytes(),
             Served::Import(array) => array.optimal_io_bytes(),
             Served::Drive(drive) => drive.optimal_io_bytes(),
             Served::Namespace(namespace) => namespace.optimal_io_bytes(),
@@ -43,7 +39,6 @@ impl Block for Served {
     async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {
         match self {
             Served::Volume(volume) => volume.read(offset, buf).await,
-            Served::Thin(volume) => volume.read(offset, buf).await,
             Served::Import(array) => array.read(offset, buf).await,
             Served::Drive(drive) => drive.read(offset, buf).await,
             Served::Namespace(namespace) => namespace.read(offset, buf).await,
@@ -54,7 +49,6 @@ impl Block for Served {
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         match self {
             Served::Volume(volume) => volume.read_now(offset, buf),
-            Served::Thin(volume) => volume.read_now(offset, buf),
             Served::Import(array) => array.read_now(offset, buf),
             Served::Drive(drive) => drive.read_now(offset, buf),
             Served::Namespace(namespace) => namespace.read_now(offset, buf),
@@ -65,7 +59,6 @@ impl Block for Served {
     fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
         match self {
             Served::Volume(volume) => volume.view_now(offset, len, look),
-            Served::Thin(volume) => volume.view_now(offset, len, look),
             Served::Import(array) => array.view_now(offset, len, look),
             Served::Drive(drive) => drive.view_now(offset, len, look),
             Served::Namespace(namespace) => namespace.view_now(offset, len, look),
@@ -75,7 +68,6 @@ impl Block for Served {
     async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
         match self {
             Served::Volume(volume) => volume.write(offset, data, fua).await,
-            Served::Thin(volume) => volume.write(offset, data, fua).await,
             Served::Import(array) => array.write(offset, data, fua).await,
             Served::Drive(drive) => drive.write(offset, data, fua).await,
             Served::Namespace(namespace) => namespace.write(offset, data, fua).await,
@@ -85,7 +77,6 @@ impl Block for Served {
     async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
         match self {
             Served::Volume(volume) => volume.write_zeroes(offset, len, how).await,
-            Served::Thin(volume) => volume.write_zeroes(offset, len, how).await,
             Served::Import(array) => array.write_zeroes(offset, len, how).await,
             Served::Drive(drive) => drive.write_zeroes(offset, len, how).await,
             Served::Namespace(namespace) => namespace.write_zeroes(offset, len, how).await,
@@ -95,7 +86,6 @@ impl Block for Served {
     async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
         match self {
             Served::Volume(volume) => volume.discard(offset, len).await,
-            Served::Thin(volume) => volume.discard(offset, len).await,
             Served::Import(array) => array.discard(offset, len).await,
             Served::Drive(drive) => drive.discard(offset, len).await,
             Served::Namespace(namespace) => namespace.discard(offset, len).await,
@@ -104,15 +94,14 @@ impl Block for Served {
 
     fn thin_use(&self) -> Option<ThinUse> {
         match self {
-            Served::Thin(volume) => volume.thin_use(),
-            Served::Volume(_) | Served::Import(_) | Served::Drive(_) | Served::Namespace(_) => None,
+            Served::Volume(volume) => volume.thin_use(),
+            Served::Import(_) | Served::Drive(_) | Served::Namespace(_) => None,
         }
     }
 
     fn discarded_reads_zeroes(&self) -> bool {
         match self {
             Served::Volume(volume) => volume.discarded_reads_zeroes(),
-            Served::Thin(volume) => volume.discarded_reads_zeroes(),
             Served::Import(array) => array.discarded_reads_zeroes(),
             Served::Drive(drive) => drive.discarded_reads_zeroes(),
             Served::Namespace(namespace) => namespace.discarded_reads_zeroes(),
@@ -122,7 +111,6 @@ impl Block for Served {
     fn is_degraded(&self) -> bool {
         match self {
             Served::Volume(volume) => volume.is_degraded(),
-            Served::Thin(volume) => volume.is_degraded(),
             Served::Import(array) => array.is_degraded(),
             Served::Drive(drive) => drive.is_degraded(),
             Served::Namespace(namespace) => namespace.is_degraded(),
@@ -132,7 +120,6 @@ impl Block for Served {
     async fn flush(&self) -> Result<(), BlockError> {
         match self {
             Served::Volume(volume) => volume.flush().await,
-            Served::Thin(volume) => volume.flush().await,
             Served::Import(array) => array.flush().await,
             Served::Drive(drive) => drive.flush().await,
             Served::Namespace(namespace) => namespace.flush().await,
@@ -142,7 +129,6 @@ impl Block for Served {
     async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         match self {
             Served::Volume(volume) => volume.extents(offset, len).await,
-            Served::Thin(volume) => volume.extents(offset, len).await,
             Served::Import(array) => array.extents(offset, len).await,
             Served::Drive(drive) => drive.extents(offset, len).await,
             Served::Namespace(namespace) => namespace.extents(offset, len).await,

@@ -3,23 +3,21 @@
 //! Each shard has an `Array` of every group and a handle of every volume. Each thin store is on one
 //! shard. Objects cannot leave their thread, so other threads refer to them by number.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use array::{Array, DriveId, Message, Peers};
 use drive::{BlockError, Env, Order};
 use export::{Catalog, ExportState, Listed, Refusal};
-use format::{VolumeKind, VolumeRecord};
-use runtime::{Closer, Drive, Mailbox, MailboxSender, OpenDrive, ShardEnv, ShardHandle};
-use volume::Direct;
+use format::VolumeRecord;
+use runtime::{Closer, Drive, Mailbox, MailboxSender, OpenDrive, ShardEnv};
 use volume::thin::{ArrayBacking, ThinStore};
 
+use crate::engine::group::content::{Content, ContentPlace, GroupVolume};
 use crate::engine::group::served::Served;
-use crate::engine::group::thin_settings;
-use crate::engine::group::thin_volume::{DistantThin, LocalThin, ThinVolume};
+use crate::engine::group::thin_volume::ThinVolume;
 use crate::engine::imports::connected::Connected;
 use crate::engine::shares::raw::Raw;
 
@@ -128,87 +126,42 @@ pub(crate) fn stores(key: GroupKey) -> Vec<(u16, LocalStore)> {
     })
 }
 
-/// A thin volume on the shard of its store.
-pub(crate) fn thin_volume(key: GroupKey, id: u64) -> Option<LocalThin> {
+/// A volume of a group on this shard. `None` also if another shard serves it.
+pub(crate) fn local_content(key: GroupKey, id: u64) -> Option<Content> {
+    let content = group_volume(key, id)?.content();
+    (!matches!(content, Content::Thin(ThinVolume::There(_)))).then_some(content)
+}
+
+/// A volume of a group on this shard, whichever shard serves it.
+pub(crate) fn group_volume(key: GroupKey, id: u64) -> Option<GroupVolume> {
     match OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, id)).cloned()) {
-        Some(Served::Thin(ThinVolume::Here(volume))) => Some(volume),
+        Some(Served::Volume(volume)) => Some(volume),
         _ => None,
     }
 }
 
-/// Adds a volume, or changes its size and extents. When this returns, no request uses the old
-/// extents any more. The store of a thin volume is on `store_shard`.
+/// Adds a volume, or changes its size, extents and kind. When this returns, no request uses the old
+/// extents any more. The store of a thin volume is on `place.serving`.
 ///
 /// # Errors
 /// [`BlockError`] if a thin volume may have content behind its end.
-pub(crate) async fn set_volume(
-    key: GroupKey,
-    record: VolumeRecord,
-    store_shard: ShardHandle,
-    written_bytes: Arc<AtomicU64>,
-) -> Result<(), BlockError> {
-    let known = OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, record.id)).cloned());
-    match known {
-        Some(Served::Volume(volume)) => volume.resize(record.size_bytes, record.extents).await,
-        Some(Served::Thin(ThinVolume::Here(volume))) => {
-            set_thin(key, &record);
-            return volume.resize(record.size_bytes).await;
-        }
-        Some(Served::Thin(ThinVolume::There(volume))) => {
-            volume.size_bytes.set(record.size_bytes);
-            volume.quota_bytes.set(record.thin.quota_bytes.unwrap_or(u64::MAX));
-        }
-        Some(_) => {}
+pub(crate) async fn set_volume(key: GroupKey, record: VolumeRecord, place: ContentPlace) -> Result<(), BlockError> {
+    match group_volume(key, record.id) {
+        Some(volume) => volume.change(key, &record, place).await,
         None => {
-            let Some(volume) = new_volume(key, &record, store_shard, written_bytes) else { return Ok(()) };
+            let Some(content) = Content::new(key, &record, place) else { return Ok(()) };
+            let volume = Served::Volume(GroupVolume::new(content));
             OBJECTS.with_borrow_mut(|objects| objects.volumes.insert((key, record.id), volume));
+            Ok(())
         }
     }
-    Ok(())
-}
-
-/// Has the store know how a thin volume uses it.
-fn set_thin(key: GroupKey, record: &VolumeRecord) {
-    if let Some(store) = store(key, record.thin.store) {
-        store.set_settings(record.id as u32, thin_settings::of_store(&record.thin));
-    }
-}
-
-/// `None` if there is no such group here, or its thin store could not be opened.
-fn new_volume(
-    key: GroupKey,
-    record: &VolumeRecord,
-    store_shard: ShardHandle,
-    written_bytes: Arc<AtomicU64>,
-) -> Option<Served> {
-    let array = group(key)?;
-    let volume = match record.kind {
-        VolumeKind::Direct => Served::Volume(Direct::new(array, record.size_bytes, record.extents.clone())),
-        VolumeKind::Thin if store_shard.index() == ShardEnv::current().index() => {
-            set_thin(key, record);
-            let store = store(key, record.thin.store)?;
-            Served::Thin(ThinVolume::Here(LocalThin::new(store, record.id as u32, record.size_bytes)))
-        }
-        VolumeKind::Thin => Served::Thin(ThinVolume::There(Rc::new(DistantThin {
-            store_shard,
-            key,
-            id: record.id,
-            size_bytes: Cell::new(record.size_bytes),
-            quota_bytes: Cell::new(record.thin.quota_bytes.unwrap_or(u64::MAX)),
-            written_bytes,
-            optimal_io_bytes: volume::thin::OPTIMAL_IO_BYTES,
-        }))),
-    };
-    Some(volume)
 }
 
 /// Removes a volume. When this returns, no request uses its extents any more.
 pub(crate) async fn remove_volume(key: GroupKey, id: u64) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.volumes.remove(&(key, id)));
-    match gone {
-        Some(Served::Volume(volume)) => volume.close().await,
-        Some(Served::Thin(ThinVolume::Here(volume))) => volume.close().await,
-        _ => {}
+    if let Some(Served::Volume(volume)) = gone {
+        volume.content().close().await;
     }
 }
 

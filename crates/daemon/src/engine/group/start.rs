@@ -16,6 +16,7 @@ use volume::thin::PoolSpace;
 
 use crate::engine::drives::RequestedDrive;
 use crate::engine::errors::stopping;
+use crate::engine::group::conversion_state::Conversions;
 use crate::engine::group::disconnected::DisconnectedDrive;
 use crate::engine::group::group_drive::GroupDrive;
 use crate::engine::group::maintenance_state::Maintenance;
@@ -51,7 +52,7 @@ pub(crate) async fn start(
     key: GroupKey,
     requested: Vec<RequestedDrive>,
     found: FoundGroup,
-    (warm_path, thin_growth): (PathBuf, Arc<Notify>),
+    (warm_path, thin_growth, attention): (PathBuf, Arc<Notify>, Arc<Notify>),
 ) -> Answer<Arc<Group>> {
     let FoundGroup { assembly, refused } = found;
     let (name, uuid) = (assembly.superblock.name.clone(), assembly.superblock.array);
@@ -98,6 +99,7 @@ pub(crate) async fn start(
         presence: Mutex::default(),
         pool_space: PoolSpace::new(move || thin_growth.notify_one()),
         thin_streams: AtomicUsize::new(0),
+        conversions: Conversions::new(attention),
         thin_trend: Mutex::default(),
         thin_failure: Mutex::default(),
     });
@@ -240,12 +242,17 @@ impl Group {
         self.configure(&catalogue.settings).await?;
         host_keys::load(&self.secrets, group, &catalogue.secrets);
         host_tls_keys::load(&self.secrets, group, &catalogue.tls_keys);
+        let mut catalogue = catalogue;
         if let Some(error) = self.open_stores(&catalogue).await? {
             tracing::error!(group, %error, "the thin volumes are not started");
             self.thin_failure.lock().unwrap_or_else(PoisonError::into_inner).replace(error.to_string());
+            catalogue = self.restart_conversions(catalogue).await?;
         }
         for volume in &catalogue.volumes {
             self.set_volume(volume).await?;
+        }
+        for volume in &catalogue.volumes {
+            self.start_conversion(volume).await?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use api::ErrorCode;
 use drive::{BlockError, Env, join_all};
-use format::{Catalogue, ExtentRecord, THIN_STORES_MAX, ThinPoolRecord, ThinStoreRecord, VolumeKind, VolumeRecord};
+use format::{Catalogue, ExtentRecord, THIN_STORES_MAX, ThinPoolRecord, ThinStoreRecord, VolumeRecord};
 use runtime::{ShardEnv, ShardHandle};
 use volume::thin::{ArrayBacking, Grid, OpenThinError, ThinCounts, ThinSpace, ThinStore, Tuning};
 
@@ -98,7 +98,7 @@ impl Group {
     /// Opens a store on its shard.
     async fn open_store(&self, catalogue: &Catalogue, store: &ThinStoreRecord) -> Answer<Option<OpenThinError>> {
         let Some(segment_bytes) = catalogue.thin.as_ref().map(|pool| pool.segment_bytes) else { return Ok(None) };
-        let is_in = |volume: &&VolumeRecord| volume.kind == VolumeKind::Thin && volume.thin.store == store.id;
+        let is_in = |volume: &&VolumeRecord| volume.store() == Some(store.id);
         let known: Vec<u32> = catalogue.volumes.iter().filter(is_in).map(|volume| volume.id as u32).collect();
         let (key, store, space) = (self.key, store.clone(), self.pool_space.clone());
         let stream = (usize::from(store.id), self.thin_streams.load(SeqCst));
@@ -179,10 +179,7 @@ impl Group {
             return Ok(0);
         };
         self.check_stores().await?;
-        let volumes_of = |id: u16| {
-            let is_in = |volume: &&VolumeRecord| volume.kind == VolumeKind::Thin && volume.thin.store == id;
-            catalogue.volumes.iter().filter(is_in).count()
-        };
+        let volumes_of = |id: u16| catalogue.volumes.iter().filter(|volume| volume.store() == Some(id)).count();
         let used: BTreeSet<u16> = pool.stores.iter().map(|store| store.id).collect();
         let emptiest = used.iter().copied().min_by_key(|id| volumes_of(*id)).unwrap_or_default();
         let streams = self.thin_streams.load(SeqCst).min(self.shards.len());
@@ -213,8 +210,7 @@ impl Group {
     /// Gives the space of stores back that have no volume.
     pub async fn drop_unused_stores(&self) -> Answer<()> {
         let catalogue = self.catalogue().await?;
-        let thin = catalogue.volumes.iter().filter(|volume| volume.kind == VolumeKind::Thin);
-        let used: BTreeSet<u16> = thin.map(|volume| volume.thin.store).collect();
+        let used: BTreeSet<u16> = catalogue.volumes.iter().filter_map(VolumeRecord::store).collect();
         let stores = catalogue.thin.iter().flat_map(|pool| &pool.stores);
         for id in stores.map(|store| store.id).filter(|id| !used.contains(id)) {
             let key = self.key;
@@ -241,12 +237,10 @@ impl Group {
         Ok(())
     }
 
-    /// Frees the content of a volume that the catalogue does not have any more, and its store with
-    /// the last one.
-    pub async fn delete_thin(&self, record: &VolumeRecord) -> Answer<()> {
+    /// Frees the content that a volume has left in a store, and the store if that was its last one.
+    pub async fn delete_thin(&self, id: u64, store: u16) -> Answer<()> {
         self.drop_unused_stores().await?;
-        let line = record.id as u32;
-        self.on_store(record.thin.store, move |store| async move { spawn_deletion(store, line) }).await?;
+        self.on_store(store, move |store| async move { spawn_deletion(store, id as u32) }).await?;
         Ok(())
     }
 

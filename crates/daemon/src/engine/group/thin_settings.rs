@@ -7,6 +7,7 @@ use format::{CompressionRecord, ThinVolumeRecord, VolumeKind};
 use volume::thin::{Compression, VolumeSettings};
 
 use crate::engine::Engine;
+use crate::engine::group::kinds::refuse_converting;
 use crate::http::{Answer, ControlError};
 
 /// For the store.
@@ -95,6 +96,7 @@ impl Engine {
     pub(super) async fn change_thin_volume(&self, name: &VolumeName, request: ThinUpdate) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
+        refuse_converting(name, &record)?;
         if record.kind != VolumeKind::Thin {
             let message = format!("the volume \"{name}\" is not thin: it has all of its space, and no such settings");
             return Err(ControlError::new(ErrorCode::WrongState, message));

@@ -4,6 +4,7 @@
 //! go to that shard, with their buffers.
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,7 +14,11 @@ use drive::{Block, BlockError, Buf, BufMut, Extent, ThinUse, WriteZeroes};
 use runtime::{ShardEnv, ShardHandle};
 use volume::thin::{ArrayBacking, Thin};
 
+use crate::engine::group::content::Content;
 use crate::engine::group::shard::{self, GroupKey};
+
+/// A request that is performed on the shard of the store.
+type ThereRequest<T> = Pin<Box<dyn Future<Output = Result<T, BlockError>>>>;
 
 pub(crate) type LocalThin = Thin<ArrayBacking<ShardEnv>>;
 
@@ -26,12 +31,15 @@ pub(crate) enum ThinVolume {
     There(Rc<DistantThin>),
 }
 
-/// A thin volume whose store is on another shard.
+/// A volume that another shard serves: a thin one whose store is there, or one that is converted
+/// there.
 pub(crate) struct DistantThin {
     pub store_shard: ShardHandle,
     pub key: GroupKey,
     pub id: u64,
     pub size_bytes: Cell<u64>,
+    /// It is thin now.
+    pub is_thin: bool,
     /// Most bytes that may have content.
     pub quota_bytes: Cell<u64>,
     /// Bytes with content, as the store counts them.
@@ -41,14 +49,13 @@ pub(crate) struct DistantThin {
 
 impl DistantThin {
     /// Performs a request on the shard of the store.
-    async fn there<T, F>(&self, act: impl FnOnce(LocalThin) -> F + Send + 'static) -> Result<T, BlockError>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, BlockError>> + 'static,
-    {
+    async fn there<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(Content) -> ThereRequest<T> + Send + 'static,
+    ) -> Result<T, BlockError> {
         let (key, id) = (self.key, self.id);
         let answer = self.store_shard.call(move || async move {
-            match shard::thin_volume(key, id) {
+            match shard::local_content(key, id) {
                 Some(volume) => act(volume).await,
                 None => Err(BlockError::Stopped),
             }
@@ -76,7 +83,7 @@ impl Block for ThinVolume {
         match self {
             ThinVolume::Here(volume) => volume.read(offset, buf).await,
             ThinVolume::There(volume) => {
-                volume.there(move |volume| async move { volume.read(offset, buf).await }).await
+                volume.there(move |volume| Box::pin(async move { volume.read(offset, buf).await })).await
             }
         }
     }
@@ -85,7 +92,7 @@ impl Block for ThinVolume {
         match self {
             ThinVolume::Here(volume) => volume.write(offset, data, fua).await,
             ThinVolume::There(volume) => {
-                volume.there(move |volume| async move { volume.write(offset, data, fua).await }).await
+                volume.there(move |volume| Box::pin(async move { volume.write(offset, data, fua).await })).await
             }
         }
     }
@@ -94,7 +101,7 @@ impl Block for ThinVolume {
         match self {
             ThinVolume::Here(volume) => volume.write_zeroes(offset, len, how).await,
             ThinVolume::There(volume) => {
-                volume.there(move |volume| async move { volume.write_zeroes(offset, len, how).await }).await
+                volume.there(move |volume| Box::pin(async move { volume.write_zeroes(offset, len, how).await })).await
             }
         }
     }
@@ -103,7 +110,7 @@ impl Block for ThinVolume {
         match self {
             ThinVolume::Here(volume) => volume.discard(offset, len).await,
             ThinVolume::There(volume) => {
-                volume.there(move |volume| async move { volume.discard(offset, len).await }).await
+                volume.there(move |volume| Box::pin(async move { volume.discard(offset, len).await })).await
             }
         }
     }
@@ -111,7 +118,7 @@ impl Block for ThinVolume {
     fn thin_use(&self) -> Option<ThinUse> {
         match self {
             ThinVolume::Here(volume) => volume.thin_use(),
-            ThinVolume::There(volume) => Some(ThinUse {
+            ThinVolume::There(volume) => volume.is_thin.then(|| ThinUse {
                 quota_bytes: volume.quota_bytes.get().min(volume.size_bytes.get()),
                 written_bytes: volume.written_bytes.load(Relaxed),
             }),
@@ -128,7 +135,7 @@ impl Block for ThinVolume {
     async fn flush(&self) -> Result<(), BlockError> {
         match self {
             ThinVolume::Here(volume) => volume.flush().await,
-            ThinVolume::There(volume) => volume.there(|volume| async move { volume.flush().await }).await,
+            ThinVolume::There(volume) => volume.there(|volume| Box::pin(async move { volume.flush().await })).await,
         }
     }
 
@@ -136,7 +143,7 @@ impl Block for ThinVolume {
         match self {
             ThinVolume::Here(volume) => volume.extents(offset, len).await,
             ThinVolume::There(volume) => {
-                volume.there(move |volume| async move { volume.extents(offset, len).await }).await
+                volume.there(move |volume| Box::pin(async move { volume.extents(offset, len).await })).await
             }
         }
     }

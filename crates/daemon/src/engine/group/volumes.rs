@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use api::{
-    Changed, ErrorCode, LimitUpdate, Rename, THIN_BYTES_MAX, ThinUpdate, Volume, VolumeCreate, VolumeName,
-    VolumeUpdate, format_bytes, volume_bytes,
+    Changed, ErrorCode, LimitUpdate, Rename, THIN_BYTES_MAX, ThinUpdate, Volume, VolumeConvert, VolumeCreate,
+    VolumeName, VolumeUpdate, format_bytes, volume_bytes,
 };
 use async_trait::async_trait;
 use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, ThinVolumeRecord, VolumeKind, VolumeRecord};
@@ -12,6 +12,7 @@ use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, ThinVolumeRecord, 
 use crate::engine::exports::devices::Backing;
 use crate::engine::exports::limits::LimitChange;
 use crate::engine::exports::running_export::RunningExport;
+use crate::engine::group::kinds::refuse_converting;
 use crate::engine::group::rename::{known_as, refuse_named_clients};
 use crate::engine::group::{shard, thin_settings};
 use crate::engine::{Engine, Group, view};
@@ -82,6 +83,7 @@ impl VolumeControl for Engine {
             created_unix_s: self.clock.unix_s(),
             extents,
             thin: settings,
+            conversion: None,
         };
         // A volume whose deletion a crash interrupted may have left data there.
         group.release(record.extents.clone()).await?;
@@ -101,6 +103,7 @@ impl VolumeControl for Engine {
     async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
+        refuse_converting(name, &record)?;
         let turn = group.space_turn.lock().await;
         let catalogue = group.catalogue().await?;
         let (space, used) = view::space(&group, &catalogue);
@@ -153,7 +156,7 @@ impl VolumeControl for Engine {
             .await?;
         drop(turn);
         group.set_volume(&resized).await?;
-        self.freed(&group, freed).await?;
+        group.free_extents(freed).await?;
         self.notify_resized(&group, resized.id);
         tracing::info!(volume = %name, size_bytes, "resized");
         let mut warnings = Vec::new();
@@ -169,6 +172,10 @@ impl VolumeControl for Engine {
 
     async fn volume_thin(&self, name: &VolumeName, request: ThinUpdate) -> Answer<Changed<Volume>> {
         self.change_thin_volume(name, request).await
+    }
+
+    async fn volume_convert(&self, name: &VolumeName, request: VolumeConvert) -> Answer<Changed<Volume>> {
+        self.convert_volume(name, request).await
     }
 
     async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>> {
@@ -250,10 +257,11 @@ impl VolumeControl for Engine {
         group.forget_limiter(record.id);
         let key = group.key;
         group.await_all(move || shard::remove_volume(key, record.id)).await?;
-        match record.kind {
-            VolumeKind::Direct => self.freed(&group, record.extents).await?,
-            VolumeKind::Thin => group.delete_thin(&record).await?,
+        group.forget_conversion(record.id);
+        if let Some(conversion) = record.conversion {
+            group.free_content(record.id, conversion.to, conversion.extents, conversion.thin.store).await?;
         }
+        group.free_content(record.id, record.kind, record.extents, record.thin.store).await?;
         tracing::info!(volume = %name, "deleted");
         Ok(Changed::gone(steps))
     }
@@ -264,16 +272,6 @@ impl Engine {
         let (group, free) = (&volume.group, format_bytes(free_bytes));
         let message = format!("the volume \"{volume}\" needs {needed}, and the group {group:?} has {free} free");
         ControlError::new(ErrorCode::NoSpace, message)
-    }
-
-    /// Gives space back that a direct volume has left, also to the pool of thin volumes.
-    async fn freed(&self, group: &Group, extents: Vec<ExtentRecord>) -> Answer<()> {
-        if extents.is_empty() {
-            return Ok(());
-        }
-        group.release(extents).await?;
-        group.pool_space.freed();
-        Ok(())
     }
 
     /// Refuses to resize a volume whose block device cannot follow.

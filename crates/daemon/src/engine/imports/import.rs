@@ -326,6 +326,7 @@ impl Import {
             exports: self.export_ids(),
             io: view::io(&self.counters()),
             limit: None,
+            conversion: None,
             thin: None,
         })
     }

@@ -1,6 +1,9 @@
 //! Routes of volumes.
 
-use api::{Changed, ErrorBody, LimitUpdate, ThinUpdate, Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate};
+use api::{
+    Changed, ErrorBody, LimitUpdate, ThinUpdate, Volume, VolumeConvert, VolumeCreate, VolumeList, VolumeName,
+    VolumeUpdate,
+};
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
@@ -66,6 +69,21 @@ pub(super) async fn volume_thin(
 ) -> Answer<Json<Changed<Volume>>> {
     request.validate()?;
     carried(async move { control.volume_thin(&VolumeName { group, volume }, request).await }).await.map(Json)
+}
+
+/// Convert a volume from direct to thin or back, while it is in use, or stop that. It goes on in
+/// the background, also after a restart.
+#[utoipa::path(post, path = "/v1/volumes/{group}/{volume}/convert", tag = "volume", request_body = VolumeConvert,
+    params(("group" = String, Path, description = "Its group"), ("volume" = String, Path, description = "Its name there")),
+    responses((status = 200, body = Changed<Volume>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+pub(super) async fn volume_convert(
+    State(control): State<Shared>,
+    Segments((group, volume)): Segments<(String, String)>,
+    Body(request): Body<VolumeConvert>,
+) -> Answer<Json<Changed<Volume>>> {
+    request.validate()?;
+    carried(async move { control.volume_convert(&VolumeName { group, volume }, request).await }).await.map(Json)
 }
 
 /// Limit how fast a volume may be used, all its exports together, while clients are connected.

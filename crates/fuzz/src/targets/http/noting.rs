@@ -10,8 +10,8 @@ use api::{
     GroupAssemble, GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate, Host,
     HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate,
     MemberFail, MemberReplace, Referral, Rename, Scanned, Scrub, ScrubRequest, ScrubSchedule, Share, ShareCreate,
-    ShareList, SpareAdd, Status, ThinUpdate, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
-    WipedDrive,
+    ShareList, SpareAdd, Status, ThinUpdate, Upgrade, UpgradeRequest, Volume, VolumeConvert, VolumeCreate, VolumeName,
+    VolumeUpdate, WipedDrive,
 };
 use async_trait::async_trait;
 use daemon::http::{
@@ -147,6 +147,7 @@ control! {
         volume_create(request: VolumeCreate) -> Volume;
         volume_resize(name: &VolumeName, request: VolumeUpdate) -> Volume;
         volume_thin(name: &VolumeName, request: ThinUpdate) -> Volume;
+        volume_convert(name: &VolumeName, request: VolumeConvert) -> Volume;
         volume_limit(name: &VolumeName, request: LimitUpdate) -> Volume;
         volume_rename(name: &VolumeName, request: Rename) -> Volume;
         volume_delete(name: &VolumeName, dry_run: bool) -> Volume;

@@ -1,4 +1,4 @@
-//! Waiting for a change of the store.
+//! Waiting for a change of state on one shard.
 
 use std::cell::RefCell;
 
@@ -6,7 +6,7 @@ use drive::{Sender, oneshot};
 
 /// Wakes all tasks that wait, once something changed. They look themselves whether it is theirs.
 #[derive(Default)]
-pub(super) struct Signal(RefCell<Vec<Sender<()>>>);
+pub(crate) struct Signal(RefCell<Vec<Sender<()>>>);
 
 impl Signal {
     /// Returns after the next [`Signal::raise`].

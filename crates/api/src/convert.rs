@@ -1,0 +1,81 @@
+//! Conversions of volumes between direct and thin.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Compression, Invalid, ThinUpdate, VolumeKind};
+
+/// A conversion that is under way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Conversion {
+    /// The kind that the volume gets.
+    pub to: VolumeKind,
+    /// Bytes of the volume that are copied.
+    pub done_bytes: u64,
+    /// Bytes of the volume.
+    pub total_bytes: u64,
+    /// How much is copied, in percent.
+    pub done_percent: f64,
+    /// Why it does not go on at present; `null` if it does.
+    pub message: Option<String>,
+}
+
+/// `POST /v1/volumes/{group}/{volume}/convert`: convert a volume while it is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeConvert {
+    /// The action.
+    pub action: ConvertAction,
+    /// How blocks of the thin volume are stored: `off`, `lz4`, `zstd` or `zstd:LEVEL`; default
+    /// `off`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, example = "zstd:3")]
+    pub compression: Option<Compression>,
+    /// Most bytes that may be written to the thin volume, uncompressed; default: all.
+    #[serde(default)]
+    pub quota_bytes: Option<u64>,
+    /// Bytes of the pool that are kept for the thin volume; default: none.
+    #[serde(default)]
+    pub reserve_bytes: Option<u64>,
+    /// Milliseconds that a write to the thin volume waits for space, up to 20 000; default 0: it
+    /// fails at once.
+    #[serde(default)]
+    pub full_wait_ms: Option<u64>,
+    /// Only report what would be done; change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// An action on the kind of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConvertAction {
+    /// Make it thin.
+    Thin,
+    /// Make it direct.
+    Direct,
+    /// Stop the conversion that is under way. The volume stays as it was before.
+    Cancel,
+}
+
+impl VolumeConvert {
+    /// Checks everything that does not need the volume.
+    ///
+    /// # Errors
+    /// A sentence that names the problem.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let settings = self.thin_settings();
+        match self.action {
+            ConvertAction::Direct | ConvertAction::Cancel if !settings.is_empty() => {
+                Err(Invalid::new("compression, quota, reserve and waiting are for a conversion to thin"))
+            }
+            _ => settings.check_values(),
+        }
+    }
+
+    /// How the thin volume is to use the pool.
+    pub fn thin_settings(&self) -> ThinUpdate {
+        let VolumeConvert { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run, .. } = *self;
+        ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run }
+    }
+}
