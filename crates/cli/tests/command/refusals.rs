@@ -334,7 +334,7 @@ fn a_verb_that_there_is_not_is_answered_with_the_one_that_was_meant_or_with_all(
     assert_eq!(tip("volume rname tank/a b"), "a similar subcommand exists: 'rename'");
     assert_eq!(tip("--socket x group lsit"), "a similar subcommand exists: 'list'");
     let said = tip("volume make tank/a");
-    assert!(said.starts_with("purlin volume takes one of: create, set, list, show,"), "{said}");
+    assert!(said.starts_with("purlin volume takes one of: create, set, convert, list,"), "{said}");
     let said = tip("frobnicate");
     assert!(said.starts_with("purlin takes one of: status, iostat, group,"), "{said}");
 }

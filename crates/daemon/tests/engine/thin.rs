@@ -94,7 +94,7 @@ async fn a_thin_volume_has_what_was_written_after_a_restart_and_takes_no_more_sp
     assert_eq!((shown.kind, shown.size_bytes, shown.used_bytes), (VolumeKind::Thin, 1 << 40, 8 * MIB + 4096));
     let thin = pool(&engine).await.unwrap();
     assert_eq!(thin.data_bytes, shown.stored_bytes.unwrap());
-    assert!(thin.used_bytes < thin.limit_bytes && thin.garbage_bytes < 4 * MIB, "{thin:?}");
+    assert!(thin.used_bytes < thin.limit_bytes && thin.garbage_bytes < 5 * MIB, "{thin:?}");
 
     let before = engine.group("tank").await.unwrap().free_bytes;
     delete(&engine, "db").await;

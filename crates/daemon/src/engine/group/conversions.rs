@@ -177,8 +177,11 @@ impl Group {
     /// Stops the copying before the group stops. If `in_order`, the progress is saved.
     pub(super) async fn stop_conversions(&self, in_order: bool) -> Answer<()> {
         for volume in self.conversions.volumes() {
-            if in_order && let Err(error) = self.save_conversion(volume, true).await {
-                tracing::warn!(group = self.name, %error, "how far a conversion is could not be saved");
+            // Regions that were changed before the first save are stale in it, not in the second.
+            for _ in 0..if in_order { 2 } else { 0 } {
+                if let Err(error) = self.save_conversion(volume, true).await {
+                    tracing::warn!(group = self.name, %error, "how far a conversion is could not be saved");
+                }
             }
             self.on_conversion(volume, move |converting| async move {
                 converting.stop();
