@@ -113,6 +113,15 @@ impl ThinGroup {
         Store::open(self.backing(), array, self.grid, self.extents(), self.tuning).await.unwrap()
     }
 
+    /// Opens the store. Its volumes 1 and 2 are compressed in any way.
+    pub async fn open_compressed(&self, rng: &mut Rng) -> Rc<Store> {
+        let store = self.open().await;
+        for (line, compression) in (1..).zip(any_compression(rng)) {
+            store.set_settings(line, VolumeSettings { compression, ..VolumeSettings::default() });
+        }
+        store
+    }
+
     pub fn volume(&self, store: &Rc<Store>, line: u32) -> Volume {
         Thin::new(store.clone(), line, self.size_bytes)
     }
@@ -192,10 +201,7 @@ fn thin_volumes_are_extracted_as_they_were_flushed_without_as_many_members_as_th
         let mut fork = rng.fork();
         sim.block_on(async {
             thin.create().await;
-            let store = thin.open().await;
-            for (line, compression) in (1..).zip(any_compression(&mut fork)) {
-                store.set_settings(line, VolumeSettings { compression, ..VolumeSettings::default() });
-            }
+            let store = thin.open_compressed(&mut fork).await;
             let volumes: Vec<_> = (1..=2).map(|line| thin.volume(&store, line)).collect();
             work(&store, &volumes, &mut models, &mut fork, true).await;
             for (volume, model) in volumes.iter().zip(&models) {

@@ -11,9 +11,8 @@ use format::thin::{Codec, StoredRange};
 use format::{BLOCK, CrashSafety, Level};
 use rescue::{RescueError, Structure, list};
 use sim::engine::{KIB, Protection, every_level, seeds, shape};
-use sim::thin::any_compression;
 use sim::{Rng, Sim, SimEnv};
-use volume::thin::{Allocated, ArrayBacking, Backing, VolumeSettings};
+use volume::thin::{Allocated, ArrayBacking, Backing};
 
 use crate::image::{Image, check_all, extract, extract_from_segments, images, survey};
 use crate::thin::{KEY, NAMES, ThinGroup, Volume, VolumeModel, work};
@@ -117,10 +116,7 @@ fn scene(seed: u64, how: Damage, is_stopped: bool, discards: bool) -> Scene {
     let mut fork = rng.fork();
     sim.block_on(async {
         thin.create().await;
-        let store = thin.open().await;
-        for (line, compression) in (1..).zip(any_compression(&mut fork)) {
-            store.set_settings(line, VolumeSettings { compression, ..VolumeSettings::default() });
-        }
+        let store = thin.open_compressed(&mut fork).await;
         let volumes: Vec<Volume> = (1..=2).map(|line| thin.volume(&store, line)).collect();
         let gone = [thin.volume(&store, 3)];
         work(&store, &volumes, &mut models, &mut fork, discards).await;
