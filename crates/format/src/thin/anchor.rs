@@ -1,7 +1,8 @@
 //! The anchor: the newest checkpoint, from which all else is found.
 //!
-//! There are two places for it. A checkpoint writes the one that does not hold the newest anchor,
-//! so a torn write leaves the older one.
+//! There are two places for it. A checkpoint writes the one that does not hold the newest anchor.
+//! All fields are in the first 512 bytes, and the others are always zeroes. So a torn write leaves
+//! either the older anchor or the newer one in its place, and both places are valid at any time.
 
 use std::mem::{offset_of, size_of};
 
@@ -60,6 +61,9 @@ struct DiskRoot {
 
 const _: () = assert!(size_of::<DiskAnchor>() == ANCHOR_BYTES && CRC_FIELD == 12);
 
+// A drive writes a sector as a whole, and no drive has sectors shorter than this.
+const _: () = assert!(offset_of!(DiskAnchor, reserved) <= 512);
+
 /// The root of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Root {
@@ -109,6 +113,18 @@ fn decode_root(disk: &DiskRoot) -> Result<Option<Root>, ThinError> {
 }
 
 impl Anchor {
+    /// The newer one of a store's two anchors, those of an even and of an odd generation.
+    ///
+    /// # Errors
+    /// [`ThinError`]: they do not belong together.
+    pub fn newest(even: Anchor, odd: Anchor) -> Result<Anchor, ThinError> {
+        let are_in_place = even.generation.is_multiple_of(2) && !odd.generation.is_multiple_of(2);
+        if !are_in_place || even.generation.abs_diff(odd.generation) != 1 || even.key != odd.key {
+            return Err(ThinError::Misplaced { what: WHAT });
+        }
+        Ok(if even.generation > odd.generation { even } else { odd })
+    }
+
     /// The bytes of this anchor.
     pub fn encode(&self, array: &Uuid) -> Vec<u8> {
         let mut disk = DiskAnchor::new_zeroed();
@@ -196,6 +212,17 @@ mod tests {
         assert_eq!(Anchor::decode(&anchor().encode(&array), &array), Ok(anchor()));
         let other = Uuid::from_bytes([2; 16]);
         assert_eq!(Anchor::decode(&anchor().encode(&array), &other), Err(ThinError::Misplaced { what: WHAT }));
+    }
+
+    #[test]
+    fn two_anchors_belong_together_if_they_are_of_one_store_and_follow_each_other() {
+        let with = |generation| Anchor { generation, ..anchor() };
+        assert_eq!(Anchor::newest(with(8), with(7)), Ok(with(8)));
+        assert_eq!(Anchor::newest(with(8), with(9)), Ok(with(9)));
+        let other = Anchor { key: [4; 16], ..with(7) };
+        for (even, odd) in [(with(8), with(5)), (with(8), with(11)), (with(7), with(8)), (with(8), other)] {
+            assert_eq!(Anchor::newest(even, odd), Err(ThinError::Misplaced { what: WHAT }));
+        }
     }
 
     #[test]

@@ -25,29 +25,27 @@ pub(super) enum Anchors {
 impl Anchors {
     /// Reads the anchors in the segment at `start`.
     ///
-    /// Each checkpoint writes one of them, in turn, and an anchor is written as a whole. So both
-    /// are valid from the second checkpoint on, also after a crash. If one of them is not, it was
-    /// damaged later. It may have been the newer one. Then segments that the older one needs may
-    /// have been freed and filled again.
+    /// Both are valid at any time, also after a crash. If one of them is not, it was damaged later.
+    /// It may have been the newer one. Then segments that the older one needs may have been freed
+    /// and filled again.
     pub fn read(bytes: &mut GroupBytes<'_>, array: &Uuid, start: u64, segment_bytes: u64) -> Anchors {
-        let (mut valid, mut is_any_blank) = (Vec::new(), false);
+        let mut valid = Vec::new();
         let mut reason = "its anchors are lost".to_owned();
         for address in [start, start + ANCHOR_DISTANCE_BYTES] {
             let Some(block) = bytes.read(address, ANCHOR_BYTES as u64) else { continue };
-            is_any_blank |= block.iter().all(|byte| *byte == 0);
             match Anchor::decode(&block, array) {
                 Ok(anchor) if anchor.segment_bytes == segment_bytes => valid.push(anchor),
                 Ok(_) => reason = "its anchor has another segment size than the catalogue".to_owned(),
                 Err(error) => reason = format!("it has no anchor: {error}"),
             }
         }
-        valid.sort_by_key(|anchor| anchor.generation);
-        let both = valid.len() == 2;
-        match valid.pop() {
-            Some(newest) if both || (newest.generation == 1 && is_any_blank) => Anchors::Newest(newest),
-            Some(left) => Anchors::OneLeft(left),
-            None => Anchors::Lost(reason),
+        if let [even, odd] = &valid[..]
+            && let Ok(newest) = Anchor::newest(even.clone(), odd.clone())
+        {
+            return Anchors::Newest(newest);
         }
+        valid.sort_by_key(|anchor| anchor.generation);
+        valid.pop().map_or(Anchors::Lost(reason), Anchors::OneLeft)
     }
 }
 

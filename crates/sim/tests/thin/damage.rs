@@ -8,10 +8,10 @@ use gf::crc32c;
 use sim::engine::*;
 use sim::{Rng, Sim};
 use std::cell::RefCell;
-use volume::thin::{ArrayBacking, Thin, ThinStore};
+use volume::thin::{ArrayBacking, OpenThinError, Thin, ThinStore};
 
 use sim::thin::Model;
-use sim::thin::pool::{ARRAY, KEY, SMALL, create, extents, group, open, small_grid, volume_blocks};
+use sim::thin::pool::{ARRAY, KEY, Pool, SMALL, create, extents, group, open, small_grid, volume_blocks};
 
 /// Metadata whose checksum is at `checksum`.
 struct Place {
@@ -124,4 +124,43 @@ fn damaged_metadata_gives_errors_and_no_panic() {
         (harmless, found) = (harmless + u32::from(is_harmless), found + u32::from(!is_harmless));
     }
     assert!(harmless > 0 && found > 0, "{harmless} damages without an error, {found} with one");
+}
+
+/// Writes with checkpoints in between, and many after the last one: they fill segments that the
+/// last checkpoint freed.
+async fn fill_freed_segments(pool: &Pool, model: &RefCell<Model>, rng: &mut Rng) {
+    for _ in 0..3 {
+        pool.work(model, rng, 40).await;
+        assert!(pool.store.checkpoint().await.is_ok());
+    }
+    pool.work(model, rng, 40).await;
+    pool.flush(model).await;
+}
+
+#[test]
+fn a_store_with_a_damaged_anchor_is_not_opened() {
+    for seed in seeds(20) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let (group, shape) = group(&sim, &mut rng);
+        let (model, blocks) = (RefCell::new(Model::default()), volume_blocks(&group));
+        sim.block_on(async {
+            create(&group).await;
+            let pool = open(&group, blocks).await;
+            fill_freed_segments(&pool, &model, &mut rng).await;
+            drop(pool);
+            let address = places(&group).await[rng.index(2)].address;
+            let mut anchor = group.leader().read(address, BufMut::zeroed(ANCHOR_BYTES)).await.expect("readable");
+            anchor[rng.index(120)] ^= 1 << rng.index(8);
+            group.leader().write(address, anchor.freeze(), true).await.expect("writable");
+        });
+        let group = Group::open(&sim, group.kill(&sim), 1);
+        sim.block_on(async {
+            let backing = ArrayBacking::new(group.env.clone(), group.leader().clone(), (0, 1));
+            let array = Uuid::from_bytes(ARRAY);
+            let opened = ThinStore::open(backing, array, small_grid(&group), &extents(&group), SMALL).await;
+            let refusal = opened.map(|_| ()).expect_err("a segment of the older checkpoint may be in use again");
+            assert!(matches!(refusal, OpenThinError::Anchor(_)), "seed {seed}, {shape}: {refusal}");
+        });
+    }
 }

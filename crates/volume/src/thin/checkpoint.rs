@@ -15,8 +15,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use drive::{BlockError, Buf, Env, join_all};
+use format::Uuid;
 use format::thin::StoredRange;
-use format::thin::anchor::{ANCHOR_BYTES, ANCHOR_DISTANCE_BYTES, Anchor, Root};
+use format::thin::anchor::{ANCHOR_DISTANCE_BYTES, Anchor, Root};
 use format::thin::batch::{BATCH_HEAD_BYTES, BatchRecords, encode_index};
 use format::thin::line::{LINE_RECORD_BYTES, LINES_LINE, LINES_PER_LEAF, LineRecord, SEGMENTS_LINE};
 use format::thin::node::{
@@ -35,6 +36,17 @@ use super::trees::{Child, Line, NodeContent, child_records};
 /// Where the anchor of a generation is, in a store whose first extent begins at `start_byte`.
 pub(super) fn anchor_address(start_byte: u64, generation: u64) -> u64 {
     start_byte + generation % 2 * ANCHOR_DISTANCE_BYTES
+}
+
+/// Writes an anchor in its place, in a store whose first extent begins at `start_byte`.
+pub(super) async fn write_anchor<B: Backing>(
+    backing: &B,
+    array: &Uuid,
+    start_byte: u64,
+    anchor: &Anchor,
+) -> Result<(), BlockError> {
+    let address = anchor_address(start_byte, anchor.generation);
+    backing.write(address, Buf::from(anchor.encode(array)), true).await
 }
 
 /// A run with nodes: its place, and its nodes with theirs.
@@ -88,7 +100,7 @@ impl<B: Backing> ThinStore<B> {
         let writes = runs.into_iter().map(|(address, data)| self.backing.write(address, data, false));
         join_all(writes.collect::<Vec<_>>()).await.into_iter().collect::<Result<(), _>>()?;
         self.make_durable().await?;
-        self.write_anchor(&anchor).await?;
+        write_anchor(&self.backing, &self.array, self.grid.start(self.anchors), &anchor).await?;
         self.generation.set(anchor.generation);
         self.covered.set(covered);
         self.changes_since.set(self.next_sequence.get());
@@ -104,13 +116,6 @@ impl<B: Backing> ThinStore<B> {
     /// The highest write that a checkpoint would cover now, with all before it.
     pub(super) fn coverable(&self) -> u64 {
         self.pending.borrow().lowest().unwrap_or(self.next_sequence.get()) - 1
-    }
-
-    pub(super) async fn write_anchor(&self, anchor: &Anchor) -> Result<(), BlockError> {
-        let address = anchor_address(self.grid.start(self.anchors), anchor.generation);
-        let bytes = anchor.encode(&self.array);
-        debug_assert_eq!(bytes.len(), ANCHOR_BYTES);
-        self.backing.write(address, Buf::from(bytes), true).await
     }
 
     /// Discards segments that the newest anchor says are free. Reads that began before it may still

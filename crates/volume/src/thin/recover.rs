@@ -27,7 +27,7 @@ use gf::crc32c;
 use thiserror::Error;
 
 use super::backing::{Allocated, Backing, INTENT_BASE};
-use super::checkpoint::anchor_address;
+use super::checkpoint::{anchor_address, write_anchor};
 use super::frames::Frames;
 use super::grid::Grid;
 use super::leaf::LiveChanges;
@@ -46,9 +46,10 @@ pub enum OpenThinError {
     /// The group cannot be read or written.
     #[error(transparent)]
     Group(#[from] BlockError),
-    /// There is no store in these extents.
-    #[error("there is no anchor of a thin store: {0}")]
-    NoAnchor(ThinError),
+    /// An anchor is damaged, or there is no store in these extents. The other anchor may not be of
+    /// the newest checkpoint.
+    #[error("an anchor of the thin store cannot be read: {0}")]
+    Anchor(ThinError),
     /// The store is damaged.
     #[error("the thin store is damaged: {0}")]
     Damaged(#[from] ThinError),
@@ -94,7 +95,7 @@ impl<B: Backing> ThinStore<B> {
             }
         }
         backing.flush().await?;
-        let anchor = Anchor {
+        let oldest = Anchor {
             key,
             generation: 1,
             segment_bytes: grid.segment_bytes,
@@ -104,7 +105,10 @@ impl<B: Backing> ThinStore<B> {
             segments: None,
             lines: None,
         };
-        backing.write(anchor_address(grid.start(first), 1), Buf::from(anchor.encode(&array)), true).await?;
+        let newest = Anchor { generation: 2, ..oldest.clone() };
+        for anchor in [oldest, newest] {
+            write_anchor(backing, &array, grid.start(first), &anchor).await?;
+        }
         Ok(())
     }
 
@@ -428,19 +432,17 @@ fn hole_write(hole: &HoleRecord, content: FoundContent) -> FoundWrite {
     FoundWrite { sequence, line, block, blocks, birth, content }
 }
 
-/// The valid anchor with the highest generation.
+/// The anchor with the highest generation. From the first moment on both anchors are valid, also
+/// after a power cut: all that differs between two anchors is in one sector. So if one of them is
+/// not valid, it was damaged later. If it was the newer one, segments that the older one needs may
+/// have been filled again.
 async fn newest_anchor<B: Backing>(backing: &B, array: &Uuid, start_byte: u64) -> Result<Anchor, OpenThinError> {
-    let (mut newest, mut reason) = (None::<Anchor>, ThinError::Missing { what: "anchor" });
+    let mut anchors = Vec::with_capacity(2);
     for place in 0..2 {
         let address = anchor_address(start_byte, place);
         let bytes = backing.read(address, backing.env().alloc(ANCHOR_BYTES)).await?;
-        match Anchor::decode(&bytes, array) {
-            Ok(anchor) if newest.as_ref().is_none_or(|newest| anchor.generation > newest.generation) => {
-                newest = Some(anchor);
-            }
-            Ok(_) => {}
-            Err(error) => reason = error,
-        }
+        anchors.push(Anchor::decode(&bytes, array).map_err(OpenThinError::Anchor)?);
     }
-    newest.ok_or(OpenThinError::NoAnchor(reason))
+    let [even, odd] = anchors.try_into().expect("there are two");
+    Anchor::newest(even, odd).map_err(OpenThinError::Anchor)
 }
