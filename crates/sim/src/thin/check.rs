@@ -55,6 +55,8 @@ pub enum Step {
     Checkpoint,
     /// Collects segments.
     Collect,
+    /// Packs the content of both volumes again.
+    Repack,
 }
 
 /// Groups of steps. The steps of a group run at the same time, and are on different blocks.
@@ -139,13 +141,14 @@ fn group(rng: &mut Rng) -> Vec<Step> {
         let line = 1 + rng.chance(1, 4) as u32;
         let len = *rng.pick(&[1, 1, 2, 16, 32]);
         let blocks = block..(block + len).min(BLOCKS);
-        let step = match rng.index(14) {
+        let step = match rng.index(15) {
             0..=5 => Step::Write(line, blocks.clone(), rng.chance(1, 4)),
             6 => Step::Discard(line, blocks.clone()),
             7 => Step::Read(line, blocks.clone()),
             8 => Step::Flush,
             9..=10 => Step::Land,
             11..=12 => Step::Checkpoint,
+            13 => Step::Repack,
             _ => Step::Collect,
         };
         if matches!(step, Step::Write(..) | Step::Discard(..) | Step::Read(..)) {
@@ -224,6 +227,11 @@ impl Pool {
             Step::Land => self.store.land_all().await.expect("lands"),
             Step::Checkpoint => self.store.checkpoint().await.expect("makes a checkpoint"),
             Step::Collect => self.store.collect_once().await.expect("collects"),
+            Step::Repack => {
+                for line in [1, 2] {
+                    self.store.repack_once(line).await.expect("packs");
+                }
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //! Segments have one stripe, a volume has 36 blocks, and a checkpoint is due after 12 writes. A
 //! program begins with segments that are half garbage, so that the collector has work at once. Then
 //! it has up to so many steps, one after the other: writes, a discard, a flush, landing, a
-//! checkpoint, and a collection. Each event of the last step is a crash point; those of the steps
+//! checkpoint, a collection, and packing again. Each event of the last step is a crash point; those of the steps
 //! before are crash points of shorter programs.
 //!
 //! The model group leaves each subset of the changes that are not durable ([`Remains`]), and of
@@ -49,7 +49,7 @@ impl fmt::Display for EveryCounts {
 }
 
 /// The steps that programs consist of.
-fn steps() -> [Step; 8] {
+fn steps() -> [Step; 9] {
     [
         Step::Write(1, 0..1, false),
         Step::Write(1, 0..1, true),
@@ -59,6 +59,7 @@ fn steps() -> [Step; 8] {
         Step::Land,
         Step::Checkpoint,
         Step::Collect,
+        Step::Repack,
     ]
 }
 

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use drive::{Block, BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
 use format::{ExtentRecord, Shape, Uuid};
@@ -24,6 +25,9 @@ pub const SMALL: Tuning = Tuning {
     pending_bytes_max: 512 << 10,
     run_bytes_max: 256 << 10,
 };
+
+/// Content of compressed volumes is packed again if it was not written for so long.
+const COLD_AFTER: Duration = Duration::from_millis(5);
 
 /// The identity of the array in the anchors.
 pub const ARRAY: [u8; 16] = [5; 16];
@@ -145,7 +149,8 @@ impl Pool {
     /// Changes how a volume uses the store.
     pub fn change_settings(&self, line: u32, change: impl FnOnce(&mut VolumeSettings)) {
         let compression = self.compression[self.place(line)];
-        let mut settings = VolumeSettings { compression, ..VolumeSettings::default() };
+        let repack_after = (compression != Compression::Off).then_some(COLD_AFTER);
+        let mut settings = VolumeSettings { compression, repack_after, ..VolumeSettings::default() };
         change(&mut settings);
         self.store.set_settings(line, settings);
     }
@@ -233,6 +238,13 @@ impl Pool {
         }
     }
 
+    /// Reads a volume from its start to its end: what is scattered is stored in order then.
+    pub async fn check_in_order(&self, model: &RefCell<Model>, line: u32) {
+        for start in (0..self.blocks).step_by(64) {
+            self.check(model, line, start..(start + 64).min(self.blocks)).await;
+        }
+    }
+
     /// Reads everything, and takes what is there for the only content.
     ///
     /// # Panics
@@ -288,8 +300,9 @@ impl Pool {
     pub async fn work(&self, model: &RefCell<Model>, rng: &mut Rng, steps: usize) {
         for _ in 0..steps {
             let line = *rng.pick(&self.lines);
-            match rng.index(10) {
-                0..=3 => {
+            self.store.look_for_cold();
+            match rng.index(40) {
+                0..=15 => {
                     let many = 1 + rng.index(8);
                     let step = self.blocks / many as u64;
                     let mut writes = Vec::new();
@@ -300,9 +313,13 @@ impl Pool {
                     }
                     join_all(writes).await;
                 }
-                4..=5 => self.write(model, line, self.range(rng, 80), rng.chance(1, 4)).await,
-                6 => self.punch(model, line, self.range(rng, 200), rng.chance(1, 4)).await,
-                7..=8 => self.check(model, line, self.range(rng, 40)).await,
+                16..=23 => self.write(model, line, self.range(rng, 80), rng.chance(1, 4)).await,
+                24..=27 => self.punch(model, line, self.range(rng, 200), rng.chance(1, 4)).await,
+                28..=34 => self.check(model, line, self.range(rng, 40)).await,
+                35 => self.check_in_order(model, line).await,
+                36 if self.compression[self.place(line)] != Compression::Off => {
+                    assert!(self.store.repack_once(line).await.is_ok());
+                }
                 _ => {
                     self.flush(model).await;
                 }

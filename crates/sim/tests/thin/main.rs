@@ -7,6 +7,7 @@ mod damage;
 mod full;
 mod full_degraded;
 mod rebuild;
+mod repack;
 mod settings;
 mod stores;
 

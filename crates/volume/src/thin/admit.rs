@@ -38,6 +38,8 @@ pub struct VolumeSettings {
     pub reserve_bytes: u64,
     /// So long a write waits for room before it is refused.
     pub wait: Duration,
+    /// Content that was not written for so long is packed again. `None`: never.
+    pub repack_after: Option<Duration>,
 }
 
 /// The times at which a write found no room.

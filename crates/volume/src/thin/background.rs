@@ -1,4 +1,5 @@
-//! Background work: frees the log before it is full, makes checkpoints, and has segments collected.
+//! Background work: frees the log before it is full, makes checkpoints, and has segments collected
+//! and content stored anew.
 
 use std::rc::{Rc, Weak};
 
@@ -14,6 +15,8 @@ impl<B: Backing> ThinStore<B> {
         self.env().spawn(async move { keep(store, Self::keep_log).await });
         let store = Rc::downgrade(self);
         self.env().spawn(async move { keep(store, Self::keep_space).await });
+        let store = Rc::downgrade(self);
+        self.env().spawn(async move { keep(store, Self::keep_order).await });
     }
 
     /// Frees frames when the log is filling.

@@ -19,6 +19,7 @@ use format::thin::record::FragmentRecord;
 use format::thin::segment::SegmentUse;
 use format::thin::{Codec, StoredRange, WINDOW_BLOCKS};
 use gf::crc32c;
+use smallvec::SmallVec;
 
 use super::backing::Backing;
 use super::compress::Compression;
@@ -35,6 +36,9 @@ const VICTIMS_MAX: usize = 256;
 /// Older content stays live for longer. Where it is apart from younger one, it is moved less often.
 pub(super) const STREAMS: usize = 2;
 
+/// A further stream: content that is stored anew in the order of its volume ([`super::order`]).
+pub(super) const ORDERED: usize = STREAMS;
+
 /// A pool of fewer segments has one stream, and its segments are chosen by their live bytes alone.
 const AGED_SEGMENTS_MIN: usize = 256;
 
@@ -43,21 +47,24 @@ const AGED_SEGMENTS_MIN: usize = 256;
 const ROUNDS_IN_VAIN: u32 = 64;
 
 /// A fragment to be moved.
-struct Copy {
-    record: FragmentRecord,
+pub(super) struct Copy {
+    pub record: FragmentRecord,
     /// As it is stored.
-    content: Buf,
-    /// Where it was.
-    old: StoredRange,
+    pub content: Buf,
+    /// Where its blocks were.
+    pub old: OldPlaces,
 }
+
+/// Where the blocks of a copy were: one fragment, or several that become one.
+pub(super) type OldPlaces = SmallVec<[StoredRange; 1]>;
 
 impl Copy {
     /// Blocks of a fragment from its block `first` on, with their content as it is to be stored.
-    fn new(
+    pub fn new(
         record: &FragmentRecord,
         (first, blocks): (u8, u8),
         (codec, content): (Codec, Buf),
-        old: StoredRange,
+        old: OldPlaces,
     ) -> Copy {
         let record = FragmentRecord {
             block: record.block + u64::from(first),
@@ -70,12 +77,20 @@ impl Copy {
         Copy { record, content, old }
     }
 
+    /// Bytes that it takes in a run.
+    pub fn bytes(&self) -> u64 {
+        match self.record.codec {
+            Codec::Plain => self.content.len() as u64,
+            Codec::Lz4 | Codec::Zstd => packed_bytes(self.record.stored_bytes),
+        }
+    }
+
     /// Cuts a plain one behind so many blocks.
     fn divide(self, blocks: u8) -> (Copy, Copy) {
         let Copy { record, content, old } = self;
         let (at, rest) = (usize::from(blocks) * BLOCK, record.blocks - blocks);
         let part = |range: std::ops::Range<usize>| (Codec::Plain, content.slice(range));
-        let second = Copy::new(&record, (blocks, rest), part(at..content.len()), old);
+        let second = Copy::new(&record, (blocks, rest), part(at..content.len()), old.clone());
         (Copy::new(&record, (0, blocks), part(0..at), old), second)
     }
 }
@@ -216,7 +231,7 @@ impl<B: Backing> ThinStore<B> {
     }
 
     /// Whether the next checkpoint has room for more nodes.
-    fn can_change_nodes(&self) -> bool {
+    pub(super) fn can_change_nodes(&self) -> bool {
         self.coming_checkpoint_bytes() < self.checkpoint_bytes()
     }
 
@@ -288,17 +303,24 @@ impl<B: Backing> ThinStore<B> {
 
     /// Copies of the used blocks of a fragment. A compressed one stays as it is, unless its used
     /// blocks alone take less. `None`: it cannot be decompressed.
-    fn copies_of(&self, record: &FragmentRecord, used: u16, stored: &Buf, old: StoredRange) -> Option<Vec<Copy>> {
+    pub(super) fn copies_of(
+        &self,
+        record: &FragmentRecord,
+        used: u16,
+        stored: &Buf,
+        old: StoredRange,
+    ) -> Option<Vec<Copy>> {
         let plain = |content: &Buf, (first, blocks): (u8, u8)| {
             let from = usize::from(first) * BLOCK;
             content.slice(from..from + usize::from(blocks) * BLOCK)
         };
-        let whole = Copy { record: *record, content: stored.clone(), old };
+        let old = OldPlaces::from_buf([old]);
+        let whole = Copy { record: *record, content: stored.clone(), old: old.clone() };
         if used == block_bits(0, record.blocks) {
             return Some(vec![whole]);
         }
         if record.codec == Codec::Plain {
-            let copy = |range| Copy::new(record, range, (Codec::Plain, plain(stored, range)), old);
+            let copy = |range| Copy::new(record, range, (Codec::Plain, plain(stored, range)), old.clone());
             return Some(ranges(used).into_iter().map(copy).collect());
         }
         let mut compressor = self.compressor.borrow_mut();
@@ -314,14 +336,10 @@ impl<B: Backing> ThinStore<B> {
                 let content = plain(&content, range);
                 let packed = compressor.compress(compression, &content);
                 let stored = packed.map_or((Codec::Plain, content), |(codec, bytes)| (codec, Buf::from(bytes)));
-                Copy::new(record, range, stored, old)
+                Copy::new(record, range, stored, old.clone())
             })
             .collect();
-        let bytes = |copy: &Copy| match copy.record.codec {
-            Codec::Plain => copy.content.len() as u64,
-            Codec::Lz4 | Codec::Zstd => packed_bytes(copy.record.stored_bytes),
-        };
-        let is_shorter = parts.iter().map(bytes).sum::<u64>() < bytes(&whole);
+        let is_shorter = parts.iter().map(Copy::bytes).sum::<u64>() < whole.bytes();
         Some(if is_shorter { parts } else { vec![whole] })
     }
 
@@ -334,7 +352,10 @@ impl<B: Backing> ThinStore<B> {
 
     /// Writes copies to runs of the collector, and has the map use them. Without `pad`, those that
     /// do not fill a run stay.
-    async fn write_copies(
+    ///
+    /// # Errors
+    /// [`BlockError::NoSpace`] from [`ORDERED`] if writes of users need the last free segments.
+    pub(super) async fn write_copies(
         self: &Rc<Self>,
         stream: usize,
         copies: &mut VecDeque<Copy>,
@@ -364,6 +385,9 @@ impl<B: Backing> ThinStore<B> {
         let mut open = self.collecting_segments.get();
         if let Some(open) = open[stream].filter(|open| self.segments.borrow().left(*open) > 0) {
             return Ok(open);
+        }
+        if stream == ORDERED && self.missing_segments(0) > 0 {
+            return Err(BlockError::NoSpace);
         }
         let next = self.segments.borrow_mut().open(SegmentUse::Data, stream as u8 + 1);
         open[stream] = Some(next.ok_or(BlockError::NoSpace)?);
@@ -407,7 +431,7 @@ impl<B: Backing> ThinStore<B> {
         let window = first / WINDOW_BLOCKS as u8;
         let trees = self.trees.borrow();
         let leaf = trees.leaf(record.line, leaf_index).expect("it was just loaded");
-        let still = |block: &u8| leaf.find(first + block).is_some_and(|entry| entry.stored == copy.old);
+        let still = |block: &u8| leaf.find(first + block).is_some_and(|entry| copy.old.contains(&entry.stored));
         let used = (0..record.blocks).filter(still).fold(0u16, |bits, block| bits | 1 << block);
         drop(trees);
         if used == 0 {

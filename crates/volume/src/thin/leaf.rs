@@ -44,6 +44,11 @@ impl MapLeaf {
     }
 
     /// The entries of a window, from 0 to 15.
+    pub fn entries_of(&self, window: u8) -> &[MapEntry] {
+        &self.entries[self.window(window)]
+    }
+
+    /// The places of those entries.
     fn window(&self, window: u8) -> std::ops::Range<usize> {
         let window_of = |entry: &MapEntry| entry.first / WINDOW_BLOCKS as u8;
         let start = self.entries.partition_point(|entry| window_of(entry) < window);

@@ -29,6 +29,8 @@
 //! (`space`).
 //!
 //! Parts are compressed when they get into runs (`compress`). The log and memory have them plain.
+//! Content that was not written for a while is packed again, in larger pieces, and content that is
+//! read in order is stored in order (`order`, `repack`).
 //!
 //! Still missing: snapshots.
 //!
@@ -47,10 +49,12 @@ mod frames;
 mod grid;
 mod grow;
 mod leaf;
+mod order;
 mod pending;
 mod pool;
 mod read;
 mod recover;
+mod repack;
 mod runs;
 mod segments;
 use crate::signal;

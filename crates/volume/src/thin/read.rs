@@ -1,5 +1,6 @@
 //! Reads: pending parts first, then the map.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use drive::{BlockError, BufMut, Env, Extent, join_all, oneshot};
@@ -8,6 +9,7 @@ use format::thin::entry::{LEAF_BLOCKS, MapEntry};
 use format::thin::{Codec, StoredRange, WINDOW_BLOCKS};
 
 use super::backing::Backing;
+use super::repack::READ_GAP_BYTES;
 use super::store::{DAMAGED, Readers, ThinStore};
 use super::write::split;
 
@@ -22,6 +24,25 @@ struct Transfer {
     fragment: Fragment,
     len: u64,
     to: usize,
+}
+
+impl Transfer {
+    /// The whole blocks of the group that it needs.
+    fn place(&self) -> Range<u64> {
+        let bytes = match self.fragment {
+            Fragment::Plain(address) => address..address + self.len,
+            Fragment::Packed { stored, .. } => stored.address..stored.address + u64::from(stored.bytes),
+        };
+        bytes.start / BLOCK_BYTES * BLOCK_BYTES..bytes.end.next_multiple_of(BLOCK_BYTES)
+    }
+}
+
+/// A transfer, and the blocks of the group that it needs.
+type PlacedTransfer = (Range<u64>, Transfer);
+
+/// The blocks from the first of some transfers to the last.
+fn range_of(group: &[PlacedTransfer]) -> Range<u64> {
+    group[0].0.start..group.iter().map(|(place, _)| place.end).max().expect("a group has transfers")
 }
 
 /// Where bytes of a fragment are.
@@ -64,6 +85,7 @@ impl<B: Backing> ThinStore<B> {
         let end = offset + buf.len() as u64;
         let first = offset / BLOCK_BYTES;
         let blocks = end.div_ceil(BLOCK_BYTES) - first;
+        let in_order = self.note_read(line, offset, end);
         let (mut transfers, readers) = (Vec::new(), self.readers.borrow().clone());
         for (block, blocks) in split(first, blocks, LEAF_BLOCKS) {
             self.load_leaf(line, block / LEAF_BLOCKS).await?;
@@ -72,6 +94,9 @@ impl<B: Backing> ThinStore<B> {
             let start = transfers.len();
             self.plan(line, from, part, &mut transfers);
             transfers[start..].iter_mut().for_each(|transfer: &mut Transfer| transfer.to += (from - offset) as usize);
+            if in_order.contains(&(block / LEAF_BLOCKS)) {
+                self.want_order(line, block / LEAF_BLOCKS);
+            }
         }
         if let [Transfer { fragment: Fragment::Plain(address), len, to: 0 }] = transfers[..]
             && len == buf.len() as u64
@@ -80,26 +105,60 @@ impl<B: Backing> ThinStore<B> {
             drop(readers);
             return result;
         }
-        for result in join_all(transfers.iter().map(|transfer| self.fetch(*transfer))).await {
-            let (to, bytes) = result?;
-            buf[to..to + bytes.len()].copy_from_slice(&bytes);
-        }
+        self.fetch(&transfers, &mut buf).await?;
         drop(readers);
         Ok(buf)
     }
 
-    /// The bytes of a transfer, and where they belong.
-    async fn fetch(&self, transfer: Transfer) -> Result<(usize, BufMut), BlockError> {
-        let (mut bytes, to) = (self.env().alloc(transfer.len as usize), transfer.to);
-        match transfer.fragment {
-            Fragment::Plain(address) => bytes = self.backing.read(address, bytes).await?,
-            Fragment::Packed { stored, codec, blocks, from } => {
-                let stored = self.read_stored(stored).await?;
-                let content = self.compressor.borrow_mut().decompress(codec, &stored, blocks).ok_or(DAMAGED)?;
-                bytes.copy_from_slice(&content[from as usize..][..transfer.len as usize]);
+    /// Performs transfers. What lies close together is read at once.
+    async fn fetch(&self, transfers: &[Transfer], buf: &mut [u8]) -> Result<(), BlockError> {
+        let mut sorted: Vec<PlacedTransfer> = transfers.iter().map(|transfer| (transfer.place(), *transfer)).collect();
+        sorted.sort_by_key(|(place, _)| place.start);
+        let are_close =
+            |one: &PlacedTransfer, next: &PlacedTransfer| next.0.start <= one.0.end.saturating_add(READ_GAP_BYTES);
+        let groups: Vec<&[PlacedTransfer]> = sorted.chunk_by(are_close).collect();
+        let read = join_all(groups.iter().map(|group| self.read_range(range_of(group))).collect::<Vec<_>>()).await;
+        for (group, bytes) in groups.into_iter().zip(read) {
+            let (bytes, start) = match bytes {
+                Ok(bytes) => (bytes, range_of(group).start),
+                // Something between them may be lost.
+                Err(_) if group.len() > 1 => {
+                    for transfer in group {
+                        let bytes = self.read_range(transfer.0.clone()).await?;
+                        self.copy(transfer, (&bytes, transfer.0.start), buf)?;
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for transfer in group {
+                self.copy(transfer, (&bytes, start), buf)?;
             }
         }
-        Ok((to, bytes))
+        Ok(())
+    }
+
+    async fn read_range(&self, range: Range<u64>) -> Result<BufMut, BlockError> {
+        self.backing.read(range.start, self.env().alloc((range.end - range.start) as usize)).await
+    }
+
+    /// Copies the bytes of a transfer to their place. `bytes` begin at the byte `start`.
+    fn copy(
+        &self,
+        (_, transfer): &PlacedTransfer,
+        (bytes, start): (&[u8], u64),
+        buf: &mut [u8],
+    ) -> Result<(), BlockError> {
+        let target = &mut buf[transfer.to..transfer.to + transfer.len as usize];
+        match transfer.fragment {
+            Fragment::Plain(address) => target.copy_from_slice(&bytes[(address - start) as usize..][..target.len()]),
+            Fragment::Packed { stored, codec, blocks, from } => {
+                let stored = &bytes[(stored.address - start) as usize..][..stored.bytes as usize];
+                let content = self.compressor.borrow_mut().decompress(codec, stored, blocks).ok_or(DAMAGED)?;
+                target.copy_from_slice(&content[from as usize..][..target.len()]);
+            }
+        }
+        Ok(())
     }
 
     /// Copies what is pending, zeroes what is not mapped, and plans to read the rest. All bytes are

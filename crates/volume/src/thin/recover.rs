@@ -172,6 +172,7 @@ impl<B: Backing> ThinStore<B> {
             changes_since: Cell::new(anchor.next_sequence),
             intent_generation: Cell::new(anchor.intent_generation),
             collecting_segments: Cell::default(),
+            order: RefCell::default(),
             node_segment: Cell::new(None),
             own_nodes: RefCell::default(),
             loading: RefCell::default(),
@@ -330,7 +331,7 @@ impl<B: Backing> ThinStore<B> {
     }
 
     /// The index of the run at an address, if there is one.
-    async fn read_index(&self, address: u64) -> Result<Option<BatchIndex>, BlockError> {
+    pub(super) async fn read_index(&self, address: u64) -> Result<Option<BatchIndex>, BlockError> {
         let head = self.backing.read(address, self.env().alloc(BLOCK)).await?;
         let Some(bytes) = BatchIndex::announced_bytes(&head, &self.key, address) else { return Ok(None) };
         let end = self.grid.start(self.grid.segment_of(address) + 1);

@@ -36,7 +36,7 @@ pub(super) struct Segment {
     pub state: SegmentState,
     pub record: SegmentRecord,
     /// Number of its last opening, 0 before the first.
-    opening: u64,
+    pub opening: u64,
     /// Runs in it that are being written, or are not in the map yet.
     pub in_flight: u32,
     /// How often its content was moved by the collector, at least. Not known after a start.

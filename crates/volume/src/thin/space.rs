@@ -48,7 +48,7 @@ const CHECKPOINT_BYTES_MIN: u64 = 128 << 10;
 const LIVE_SHARE: (u64, u64) = (15, 16);
 
 /// Segments that are neither free nor collected: with anchors, and those that are being filled.
-const OTHER_SEGMENTS: usize = 3 + STREAMS;
+const OTHER_SEGMENTS: usize = 4 + STREAMS;
 
 /// Segments that users can fill before they wait for the collector: a write and its index.
 const WRITE_SEGMENTS: usize = 2;

@@ -22,6 +22,7 @@ use super::compress::Compressor;
 use super::frames::{Frame, Frames};
 use super::grid::Grid;
 use super::leaf::{LiveChanges, MapLeaf};
+use super::order::Order;
 use super::pending::Pending;
 use super::pool::Growth;
 use super::runs::RunQueue;
@@ -94,8 +95,11 @@ pub struct ThinStore<B: Backing> {
     /// The number of the next write at the newest checkpoint.
     pub(super) changes_since: Cell<u64>,
     pub(super) intent_generation: Cell<u64>,
-    /// The segments that are being filled by the collector, by its streams.
-    pub(super) collecting_segments: Cell<[Option<OpenSegment>; STREAMS]>,
+    /// The segments that are being filled by the collector, by its streams, and the one that is
+    /// being filled in the order of volumes.
+    pub(super) collecting_segments: Cell<[Option<OpenSegment>; STREAMS + 1]>,
+    /// What is to be stored anew.
+    pub(super) order: RefCell<Order>,
     /// The segment that is being filled with nodes.
     pub(super) node_segment: Cell<Option<OpenSegment>>,
     /// Where the nodes of the store's own trees are.
@@ -159,6 +163,12 @@ pub struct ThinCounts {
     pub collected_segments: u64,
     /// Segments that checkpoints freed.
     pub freed_segments: u64,
+    /// Bytes that were packed again, as they were stored before.
+    pub repacked_from_bytes: u64,
+    /// As they are stored since.
+    pub repacked_to_bytes: u64,
+    /// Bytes that were brought into the order of their volume.
+    pub reordered_bytes: u64,
 }
 
 impl AddAssign for ThinCounts {
@@ -170,6 +180,9 @@ impl AddAssign for ThinCounts {
         self.checkpoints += other.checkpoints;
         self.collected_segments += other.collected_segments;
         self.freed_segments += other.freed_segments;
+        self.repacked_from_bytes += other.repacked_from_bytes;
+        self.repacked_to_bytes += other.repacked_to_bytes;
+        self.reordered_bytes += other.reordered_bytes;
     }
 }
 

@@ -101,13 +101,7 @@ impl<B: Backing> ThinStore<B> {
 
     /// The first block in `block..end` whose leaf has mapped or pending blocks.
     pub(super) async fn next_used(&self, line: u32, block: u64, end: u64) -> Result<Option<u64>, BlockError> {
-        let leaf = loop {
-            let next = self.trees.borrow().next_leaf(line, block / LEAF_BLOCKS);
-            match next {
-                Ok(leaf) => break leaf,
-                Err((id, stored)) => self.load_node(id, stored).await?,
-            }
-        };
+        let leaf = self.next_leaf(line, block / LEAF_BLOCKS).await?;
         let window = self.pending.borrow().next_window(line, block / WINDOW_BLOCKS);
         let leaf = leaf.into_iter().chain(window.map(|window| window * WINDOW_BLOCKS / LEAF_BLOCKS)).min();
         Ok(leaf.map(|leaf| block.max(leaf * LEAF_BLOCKS)).filter(|&next| next < end))
