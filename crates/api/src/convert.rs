@@ -41,6 +41,10 @@ pub struct VolumeConvert {
     /// fails at once.
     #[serde(default)]
     pub full_wait_ms: Option<u64>,
+    /// Content of the thin volume that was not written for so many seconds, to twice that, is packed again
+    /// in larger pieces with Zstandard; default: never.
+    #[serde(default)]
+    pub repack_after_s: Option<u64>,
     /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
@@ -67,7 +71,7 @@ impl VolumeConvert {
         let settings = self.thin_settings();
         match self.action {
             ConvertAction::Direct | ConvertAction::Cancel if !settings.is_empty() => {
-                Err(Invalid::new("compression, quota, reserve and waiting are for a conversion to thin"))
+                Err(Invalid::new("compression, quota, reserve, waiting and packing again are for a conversion to thin"))
             }
             _ => settings.check_values(),
         }
@@ -75,7 +79,8 @@ impl VolumeConvert {
 
     /// How the thin volume is to use the pool.
     pub fn thin_settings(&self) -> ThinUpdate {
-        let VolumeConvert { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run, .. } = *self;
-        ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run }
+        let VolumeConvert { compression, quota_bytes, reserve_bytes, full_wait_ms, repack_after_s, dry_run, .. } =
+            *self;
+        ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, repack_after_s, dry_run }
     }
 }

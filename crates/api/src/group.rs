@@ -139,7 +139,7 @@ pub struct ThinPool {
 pub struct ThinWork {
     /// Content of clients, with its indexes.
     pub data_bytes: u64,
-    /// Content that garbage collection has moved.
+    /// Content that was moved: by garbage collection, or to be packed again or put in order.
     pub collected_bytes: u64,
     /// Maps.
     pub metadata_bytes: u64,
@@ -147,6 +147,12 @@ pub struct ThinWork {
     pub frame_count: u64,
     /// Checkpoints.
     pub checkpoint_count: u64,
+    /// Content that was packed again, as it was stored before.
+    pub repacked_from_bytes: u64,
+    /// As it is stored since.
+    pub repacked_to_bytes: u64,
+    /// Content that was read in order and is stored in order since.
+    pub reordered_bytes: u64,
 }
 
 /// Health of a group.

@@ -18,6 +18,9 @@ pub const ZSTD_LEVEL_DEFAULT: u8 = 3;
 /// Most milliseconds that a write waits for space.
 pub const FULL_WAIT_MS_MAX: u64 = 20_000;
 
+/// Most seconds after which content is packed again: ten years.
+pub const REPACK_AFTER_S_MAX: u64 = 3650 * 86_400;
+
 /// Most levels of use at which the pool of thin volumes warns.
 pub const THIN_WARN_LEVELS_MAX: usize = 8;
 
@@ -91,6 +94,9 @@ pub struct ThinSettings {
     pub reserve_bytes: Option<u64>,
     /// Milliseconds that a write waits for space before it fails; 0: it fails at once.
     pub full_wait_ms: u64,
+    /// Content that was not written for so many seconds, to twice that, is packed again in larger
+    /// pieces with Zstandard; `null`: never.
+    pub repack_after_s: Option<u64>,
 }
 
 /// `PATCH /v1/volumes/{group}/{volume}/thin`: change how a thin volume uses the pool. Fields that
@@ -113,6 +119,10 @@ pub struct ThinUpdate {
     /// once.
     #[serde(default)]
     pub full_wait_ms: Option<u64>,
+    /// Content that was not written for so many seconds, to twice that, is packed again in larger
+    /// pieces with Zstandard, up to 315 360 000; 0: never.
+    #[serde(default)]
+    pub repack_after_s: Option<u64>,
     /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
@@ -130,7 +140,8 @@ impl ThinUpdate {
     /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         if self.is_empty() {
-            let message = "there is nothing to change: name a compression, a quota, a reserve, or what to do when full";
+            let message = "there is nothing to change: name a compression, a quota, a reserve, when to pack again, or \
+                           what to do when full";
             return Err(Invalid::new(message));
         }
         self.check_values()
@@ -144,6 +155,12 @@ impl ThinUpdate {
         if let Some(wait) = self.full_wait_ms.filter(|wait| *wait > FULL_WAIT_MS_MAX) {
             let shown = format_duration(Duration::from_millis(wait));
             return Err(Invalid::new(format!("a write cannot wait for {shown}: choose at most 20s, or error")));
+        }
+        if let Some(after) = self.repack_after_s.filter(|after| *after > REPACK_AFTER_S_MAX) {
+            let shown = format_duration(Duration::from_secs(after));
+            return Err(Invalid::new(format!(
+                "content cannot be packed again after {shown}: choose at most 3650d, or off"
+            )));
         }
         Ok(())
     }
@@ -225,6 +242,10 @@ mod tests {
             (
                 ThinUpdate { full_wait_ms: Some(20_001), ..usual },
                 "a write cannot wait for 20001ms: choose at most 20s, or error",
+            ),
+            (
+                ThinUpdate { repack_after_s: Some(3651 * 86_400), ..usual },
+                "content cannot be packed again after 3651d: choose at most 3650d, or off",
             ),
         ];
         for (update, message) in cases {

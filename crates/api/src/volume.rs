@@ -94,6 +94,10 @@ pub struct VolumeCreate {
     /// fails at once.
     #[serde(default)]
     pub full_wait_ms: Option<u64>,
+    /// Content of a thin volume that was not written for so many seconds, to twice that, is packed again
+    /// in larger pieces with Zstandard; default: never.
+    #[serde(default)]
+    pub repack_after_s: Option<u64>,
     /// Only report what would be done; change nothing.
     #[serde(default)]
     pub dry_run: bool,
@@ -114,7 +118,8 @@ impl VolumeCreate {
         }
         let settings = self.thin_settings();
         if !self.thin && !settings.is_empty() {
-            let message = "compression, quota, reserve and waiting are for thin volumes: make it thin as well";
+            let message =
+                "compression, quota, reserve, waiting and packing again are for thin volumes: make it thin as well";
             return Err(Invalid::new(message));
         }
         settings.check_values()?;
@@ -123,8 +128,8 @@ impl VolumeCreate {
 
     /// How a thin volume is to use the pool.
     pub fn thin_settings(&self) -> ThinUpdate {
-        let VolumeCreate { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run, .. } = *self;
-        ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run }
+        let VolumeCreate { compression, quota_bytes, reserve_bytes, full_wait_ms, repack_after_s, dry_run, .. } = *self;
+        ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, repack_after_s, dry_run }
     }
 
     /// Its full name.

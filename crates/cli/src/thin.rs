@@ -14,15 +14,18 @@ pub fn stored(written: u64, stored: u64) -> String {
 
 /// How a thin volume uses the pool. Settings that are off stay away.
 pub fn settings(settings: &ThinSettings) -> Vec<(&'static str, String)> {
-    let ThinSettings { compression, quota_bytes, reserve_bytes, full_wait_ms } = settings;
+    let ThinSettings { compression, quota_bytes, reserve_bytes, full_wait_ms, repack_after_s } = settings;
     let bytes = |bytes: &Option<u64>| bytes.map_or_else(String::new, format_bytes);
     let wait = Duration::from_millis(*full_wait_ms);
     let when_full = if wait.is_zero() { String::new() } else { format!("writes wait {}", format_duration(wait)) };
+    let after = |s: &u64| format!("after {}", format_duration(Duration::from_secs(*s)));
+    let repack_after = repack_after_s.as_ref().map_or_else(String::new, after);
     vec![
         ("compression", compression.clone()),
         ("quota", bytes(quota_bytes)),
         ("reserve", bytes(reserve_bytes)),
         ("when full", when_full),
+        ("packed again", repack_after),
     ]
 }
 
@@ -41,12 +44,21 @@ pub fn pool(pool: &ThinPool) -> Vec<(&'static str, String)> {
     let parts: Vec<String> = parts.iter().map(|(name, bytes)| format!("{name} {}", format_bytes(*bytes))).collect();
     let stores = if pool.store_count == 1 { String::new() } else { format!(", in {} stores", pool.store_count) };
     let (size, free) = (format_bytes(pool.size_bytes), format_bytes(pool.free_bytes));
+    let anew = match work.repacked_from_bytes + work.reordered_bytes {
+        0 => String::new(),
+        _ => {
+            let [from, to, ordered] = [work.repacked_from_bytes, work.repacked_to_bytes, work.reordered_bytes];
+            let [from, to, ordered] = [from, to, ordered].map(format_bytes);
+            format!("{from} packed again to {to}, {ordered} put in order")
+        }
+    };
     vec![
         ("thin pool", format!("{size}, {free} of it free{stores}")),
         ("thin used", format!("{used}{reserved}")),
         ("thin parts", parts.join(", ")),
         ("thin fills", format!("{}% of the space that it can have{full_in}", pool.used_percent)),
         ("thin wrote", wrote.join(", ")),
+        ("thin stored anew", anew),
     ]
 }
 

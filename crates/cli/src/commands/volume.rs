@@ -22,7 +22,8 @@ pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand
                 VolumeSize::Share(share) => share.of(client.group(&name.group).await?.free_bytes)?,
             };
             let settings = settings.update(dry_run.dry_run);
-            let ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run } = settings;
+            let ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, repack_after_s, dry_run } =
+                settings;
             let (group, volume) = (name.group, name.volume);
             let request = VolumeCreate {
                 group,
@@ -33,6 +34,7 @@ pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand
                 quota_bytes,
                 reserve_bytes,
                 full_wait_ms,
+                repack_after_s,
                 dry_run,
             };
             request.validate()?;
@@ -49,10 +51,18 @@ pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand
             show_changed(common, &changed, |_| set(&changed.steps, &name))
         }
         VolumeCommand::Convert { name, action, settings, dry_run } => {
-            let ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run } =
+            let ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, repack_after_s, dry_run } =
                 settings.update(dry_run.dry_run);
             let action = action.action();
-            let request = VolumeConvert { action, compression, quota_bytes, reserve_bytes, full_wait_ms, dry_run };
+            let request = VolumeConvert {
+                action,
+                compression,
+                quota_bytes,
+                reserve_bytes,
+                full_wait_ms,
+                repack_after_s,
+                dry_run,
+            };
             request.validate()?;
             show_changed(common, &client.volume_convert(&name, &request).await?, |_| converting(action, &name))
         }

@@ -19,6 +19,7 @@ async fn convert(engine: &Engine, name: &str, action: ConvertAction) -> Answer<C
         quota_bytes: None,
         reserve_bytes: None,
         full_wait_ms: None,
+        repack_after_s: None,
         dry_run: false,
     };
     engine.volume_convert(&format!("tank/{name}").parse().unwrap(), request).await

@@ -290,6 +290,7 @@ async fn settings_of_a_thin_volume_are_kept_through_restarts_and_have_effect() {
         quota_bytes: Some(0),
         compression: Some(Compression::Off),
         full_wait_ms: Some(2000),
+        repack_after_s: Some(3600),
         ..ThinUpdate::default()
     });
     assert_eq!(

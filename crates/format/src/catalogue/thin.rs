@@ -60,6 +60,10 @@ pub struct ThinVolumeRecord {
     /// it fails at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_wait_ms: Option<u32>,
+    /// Content that was not written for so many seconds is packed again, 1 to
+    /// [`REPACK_AFTER_S_MAX`]. None: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repack_after_s: Option<u32>,
 }
 
 /// How a volume compresses.
@@ -83,6 +87,9 @@ pub const ZSTD_LEVEL_MAX: u8 = 9;
 
 /// Most milliseconds that a write waits for space. Linux gives an NVMe command up after 30 s.
 pub const FULL_WAIT_MS_MAX: u32 = 20_000;
+
+/// Most seconds after which content is packed again: ten years.
+pub const REPACK_AFTER_S_MAX: u32 = 3650 * 86_400;
 
 /// Most stores of a pool.
 pub const THIN_STORES_MAX: usize = 16;
@@ -115,11 +122,13 @@ pub(super) fn bad_field(record: &ThinVolumeRecord) -> Option<&'static str> {
     let is_bad_level =
         matches!(record.compression, CompressionRecord::Zstd { level } if !(1..=ZSTD_LEVEL_MAX).contains(&level));
     let is_bad_wait = record.full_wait_ms.is_some_and(|wait| !(1..=FULL_WAIT_MS_MAX).contains(&wait));
+    let is_bad_repack = record.repack_after_s.is_some_and(|after| !(1..=REPACK_AFTER_S_MAX).contains(&after));
     let fields = [
         (is_bad_level, "compression"),
         (record.quota_bytes == Some(0), "quota_bytes"),
         (record.reserve_bytes == Some(0), "reserve_bytes"),
         (is_bad_wait, "full_wait_ms"),
+        (is_bad_repack, "repack_after_s"),
     ];
     fields.into_iter().find(|(is_bad, _)| *is_bad).map(|(_, field)| field)
 }
@@ -144,6 +153,7 @@ mod tests {
             (ThinVolumeRecord { quota_bytes: Some(0), ..usual }, "quota_bytes"),
             (ThinVolumeRecord { reserve_bytes: Some(0), ..usual }, "reserve_bytes"),
             (ThinVolumeRecord { full_wait_ms: Some(20_001), ..usual }, "full_wait_ms"),
+            (ThinVolumeRecord { repack_after_s: Some(0), ..usual }, "repack_after_s"),
         ];
         for (record, field) in cases {
             assert_eq!(bad_field(&record), Some(field));

@@ -142,6 +142,7 @@ pub fn catalogue_with_thin_volumes() -> Catalogue {
             quota_bytes: Some(1 << 40),
             reserve_bytes: Some(1 << 30),
             full_wait_ms: Some(10_000),
+            repack_after_s: Some(86_400),
             store: 3,
         },
         conversion: None,

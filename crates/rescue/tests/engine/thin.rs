@@ -152,7 +152,7 @@ impl VolumeModel {
     }
 }
 
-/// Writes, checkpoints and collections, and with `discards` discards. Everything is flushed in the
+/// Writes, checkpoints, collections and packing again, and with `discards` discards. Everything is flushed in the
 /// end.
 pub async fn work(store: &Rc<Store>, volumes: &[Volume], models: &mut [VolumeModel], rng: &mut Rng, discards: bool) {
     for _ in 0..60 {
@@ -163,7 +163,7 @@ pub async fn work(store: &Rc<Store>, volumes: &[Volume], models: &mut [VolumeMod
         let most = *rng.pick(&[600, 5000, 200_000]);
         let end = (start + 1 + rng.index(most)).min(size);
         let range = &mut model.bytes[start..end];
-        match rng.index(8) {
+        match rng.index(9) {
             0 if discards => {
                 range.fill(0);
                 volume.discard(start as u64, (end - start) as u64).await.unwrap();
@@ -171,6 +171,7 @@ pub async fn work(store: &Rc<Store>, volumes: &[Volume], models: &mut [VolumeMod
             1 => store.checkpoint().await.unwrap(),
             2 => store.collect_once().await.unwrap(),
             3 => store.land_all().await.unwrap(),
+            4 => store.repack_once(1 + which as u32).await.unwrap(),
             _ => {
                 rng.fill(range);
                 if rng.chance(1, 2) {

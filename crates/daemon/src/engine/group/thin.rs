@@ -314,10 +314,15 @@ impl Group {
     }
 
     /// Has the stores enter into their maps what is pending, if they were idle since the last call.
-    /// So the numbers for people are right, and discarded space is free.
-    pub async fn land_if_idle(&self) {
+    /// So the numbers for people are right, and discarded space is free. Has them look for cold
+    /// content, too.
+    pub async fn tend_stores(&self) {
+        let tend = |store: Rc<Store>| async move {
+            store.look_for_cold();
+            store.land_if_idle().await.is_ok()
+        };
         // An error means that the group is being stopped, or the store has failed.
-        let _ = self.on_stores(|store| async move { store.land_if_idle().await.is_ok() }).await;
+        let _ = self.on_stores(tend).await;
     }
 }
 

@@ -217,7 +217,7 @@ impl Engine {
             if began.elapsed() >= next_watch {
                 next_watch = began.elapsed() + IDLE;
                 for group in engine.all() {
-                    group.land_if_idle().await;
+                    group.tend_stores().await;
                     // An error means that the group is being stopped.
                     let _ = group.watch_pool(began.elapsed().as_secs()).await;
                 }

@@ -21,6 +21,7 @@ pub(crate) fn of_store(record: &ThinVolumeRecord) -> VolumeSettings {
         quota_bytes: record.quota_bytes,
         reserve_bytes: record.reserve_bytes.unwrap_or(0),
         wait: Duration::from_millis(record.full_wait_ms.unwrap_or(0).into()),
+        repack_after: record.repack_after_s.map(|after| Duration::from_secs(after.into())),
     }
 }
 
@@ -31,6 +32,7 @@ pub(crate) fn shown(record: &ThinVolumeRecord) -> ThinSettings {
         quota_bytes: record.quota_bytes,
         reserve_bytes: record.reserve_bytes,
         full_wait_ms: record.full_wait_ms.unwrap_or(0).into(),
+        repack_after_s: record.repack_after_s.map(u64::from),
     }
 }
 
@@ -57,6 +59,7 @@ pub(crate) fn updated(record: &ThinVolumeRecord, update: &ThinUpdate) -> ThinVol
         quota_bytes: chosen(update.quota_bytes, record.quota_bytes),
         reserve_bytes: chosen(update.reserve_bytes, record.reserve_bytes),
         full_wait_ms: chosen(update.full_wait_ms, record.full_wait_ms.map(u64::from)).map(|wait| wait as u32),
+        repack_after_s: chosen(update.repack_after_s, record.repack_after_s.map(u64::from)).map(|after| after as u32),
     }
 }
 
@@ -87,6 +90,15 @@ pub(crate) fn steps(before: &ThinVolumeRecord, after: &ThinVolumeRecord) -> Vec<
                 format!("let writes wait {} for space", format_duration(Duration::from_millis(wait.into())))
             }
             None => "refuse writes at once when there is no space".to_owned(),
+        });
+    }
+    if before.repack_after_s != after.repack_after_s {
+        steps.push(match after.repack_after_s {
+            Some(after) => {
+                let time = format_duration(Duration::from_secs(after.into()));
+                format!("pack content again that was not written for {time}")
+            }
+            None => "leave content packed as it is".to_owned(),
         });
     }
     steps
@@ -144,6 +156,7 @@ mod tests {
             quota_bytes: Some(1 << 30),
             reserve_bytes: Some(1 << 20),
             full_wait_ms: Some(5000),
+            repack_after_s: Some(86_400),
             dry_run: false,
         };
         let usual = ThinVolumeRecord::default();
@@ -154,7 +167,8 @@ mod tests {
                 "compress new blocks with zstd:7",
                 "let at most 1 GiB be written",
                 "keep 1 MiB of the pool for the volume",
-                "let writes wait 5s for space"
+                "let writes wait 5s for space",
+                "pack content again that was not written for 1d"
             ]
         );
         assert_eq!(updated(&set, &ThinUpdate::default()), set);
@@ -163,10 +177,11 @@ mod tests {
             quota_bytes: Some(0),
             reserve_bytes: Some(0),
             full_wait_ms: Some(0),
+            repack_after_s: Some(0),
             dry_run: false,
         };
         assert_eq!(updated(&set, &off), usual);
-        assert_eq!(steps(&set, &usual).len(), 4);
+        assert_eq!(steps(&set, &usual).len(), 5);
         assert_eq!(shown(&set).compression, "zstd:7");
         assert_eq!(of_store(&set).wait, Duration::from_secs(5));
     }

@@ -59,6 +59,9 @@ pub(crate) fn shown(
             metadata_bytes: counts.node_run_bytes,
             frame_count: counts.frames,
             checkpoint_count: counts.checkpoints,
+            repacked_from_bytes: counts.repacked_from_bytes,
+            repacked_to_bytes: counts.repacked_to_bytes,
+            reordered_bytes: counts.reordered_bytes,
         },
     }
 }

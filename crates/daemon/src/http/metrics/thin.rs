@@ -23,6 +23,8 @@ pub(super) fn metrics(registry: &mut Registry, groups: &[Group]) {
         family(registry, "thin_pool_limit", "Most bytes that thin volumes may use of their pool", Some(Unit::Bytes));
     let written: Family<ThinLabels, Counter> =
         family(registry, "thin_pool_written", "Bytes that a pool of thin volumes has written", Some(Unit::Bytes));
+    let text = "Bytes that a pool of thin volumes has packed again, before and after, and put in order";
+    let anew: Family<ThinLabels, Counter> = family(registry, "thin_pool_stored_anew", text, Some(Unit::Bytes));
     for (group, pool) in groups.iter().filter_map(|group| Some((&group.name, group.thin.as_ref()?))) {
         let of = |part| ThinLabels { group: group.clone(), part };
         let parts = [
@@ -41,6 +43,14 @@ pub(super) fn metrics(registry: &mut Registry, groups: &[Group]) {
             [("data", work.data_bytes), ("collected", work.collected_bytes), ("maps", work.metadata_bytes)]
         {
             written.get_or_create(&of(part)).inc_by(bytes);
+        }
+        let steps = [
+            ("before", work.repacked_from_bytes),
+            ("after", work.repacked_to_bytes),
+            ("ordered", work.reordered_bytes),
+        ];
+        for (part, bytes) in steps {
+            anew.get_or_create(&of(part)).inc_by(bytes);
         }
     }
 }
