@@ -71,7 +71,7 @@ impl VolumeConvert {
         let settings = self.thin_settings();
         match self.action {
             ConvertAction::Direct | ConvertAction::Cancel if !settings.is_empty() => {
-                Err(Invalid::new("compression, quota, reserve, waiting and packing again are for a conversion to thin"))
+                Err(Invalid::new("settings of thin volumes are for a conversion to thin"))
             }
             _ => settings.check_values(),
         }

@@ -140,9 +140,7 @@ impl ThinUpdate {
     /// A sentence that names the problem.
     pub fn validate(&self) -> Result<(), Invalid> {
         if self.is_empty() {
-            let message = "there is nothing to change: name a compression, a quota, a reserve, when to pack again, or \
-                           what to do when full";
-            return Err(Invalid::new(message));
+            return Err(Invalid::new("there is nothing to change: name at least one setting"));
         }
         self.check_values()
     }

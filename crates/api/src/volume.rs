@@ -118,8 +118,7 @@ impl VolumeCreate {
         }
         let settings = self.thin_settings();
         if !self.thin && !settings.is_empty() {
-            let message =
-                "compression, quota, reserve, waiting and packing again are for thin volumes: make it thin as well";
+            let message = "settings of thin volumes are for thin volumes: make it thin as well";
             return Err(Invalid::new(message));
         }
         settings.check_values()?;

@@ -298,15 +298,16 @@ fn settings_of_thin_volumes_that_make_no_sense_end_with_2_and_one_sentence() {
     for (line, sentence) in [
         (
             "volume create tank/db --size 1GiB --compress lz4",
-            "compression, quota, reserve and waiting are for thin volumes: make it thin as well",
+            "settings of thin volumes are for thin volumes: make it thin as well",
         ),
         (
             "volume create tank/db --size 1GiB --thin --reserve 2GiB",
             "a volume of 1 GiB cannot use a reserve of 2 GiB: choose less",
         ),
+        ("volume set tank/db", "there is nothing to change: name at least one setting"),
         (
-            "volume set tank/db",
-            "there is nothing to change: name a compression, a quota, a reserve, or what to do when full",
+            "volume set tank/db --repack-after 3651d",
+            "content cannot be packed again after 3651d: choose at most 3650d, or off",
         ),
         ("volume set tank/db --when-full wait:1m", "a write cannot wait for 1m: choose at most 20s, or error"),
         ("group set tank --thin-warn 90,80", "levels come in ascending order, each once: write such as 80%,90%,95%"),
