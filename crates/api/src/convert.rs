@@ -84,3 +84,56 @@ impl VolumeConvert {
         ThinUpdate { compression, quota_bytes, reserve_bytes, full_wait_ms, repack_after_s, dry_run }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(json: serde_json::Value) -> VolumeConvert {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn settings_of_a_thin_volume_are_refused_unless_it_becomes_thin() {
+        let settings = [
+            ("compression", serde_json::json!("zstd:3")),
+            ("quota_bytes", 4096.into()),
+            ("reserve_bytes", 4096.into()),
+            ("full_wait_ms", 1.into()),
+        ];
+        for (name, value) in settings {
+            let with = |action: &str| request(serde_json::json!({ "action": action, name: value }));
+            assert_eq!(with("thin").validate(), Ok(()), "{name}");
+            for action in ["direct", "cancel"] {
+                let message = with(action).validate().unwrap_err().to_string();
+                assert_eq!(message, "compression, quota, reserve and waiting are for a conversion to thin", "{name}");
+            }
+        }
+        for action in ["thin", "direct", "cancel"] {
+            assert_eq!(
+                request(serde_json::json!({ "action": action, "dry_run": true })).validate(),
+                Ok(()),
+                "{action}"
+            );
+        }
+    }
+
+    #[test]
+    fn settings_of_a_conversion_are_checked_and_passed_on() {
+        let long = request(serde_json::json!({ "action": "thin", "full_wait_ms": 20_001 }));
+        assert!(long.validate().is_err());
+        let all = serde_json::json!({
+            "action": "thin", "compression": "lz4", "quota_bytes": 8192, "reserve_bytes": 4096, "full_wait_ms": 5,
+            "dry_run": true,
+        });
+        let passed = ThinUpdate {
+            compression: Some(Compression::Lz4),
+            quota_bytes: Some(8192),
+            reserve_bytes: Some(4096),
+            full_wait_ms: Some(5),
+            dry_run: true,
+        };
+        assert_eq!(request(all).thin_settings(), passed);
+        assert!(serde_json::from_str::<VolumeConvert>(r#"{"action":"thin","level":3}"#).is_err());
+    }
+}
