@@ -12,7 +12,7 @@ use daemon::http::{Answer, GroupControl, VolumeControl};
 use crate::bench::*;
 use crate::thin::{MIB, bytes, delete, fill, pool, read, show, volume, write};
 
-async fn convert(engine: &Engine, name: &str, action: ConvertAction) -> Answer<Changed<Volume>> {
+pub async fn convert(engine: &Engine, name: &str, action: ConvertAction) -> Answer<Changed<Volume>> {
     let request = VolumeConvert {
         action,
         compression: None,
@@ -42,7 +42,7 @@ async fn until(engine: &Engine, name: &str, holds: impl Fn(&Volume) -> bool) -> 
     }
 }
 
-async fn until_converted(engine: &Engine, name: &str, kind: VolumeKind) -> Volume {
+pub async fn until_converted(engine: &Engine, name: &str, kind: VolumeKind) -> Volume {
     until(engine, name, |volume| volume.kind == kind && volume.conversion.is_none()).await
 }
 
@@ -56,7 +56,7 @@ async fn until_paused(engine: &Engine, name: &str) -> Conversion {
     conversion
 }
 
-async fn bench_with_group() -> (Bench, Arc<Engine>) {
+pub async fn bench_with_group() -> (Bench, Arc<Engine>) {
     let bench = Bench::new();
     let engine = bench.engine().await;
     bench.create(&engine, bench.request("tank", Level::Raid6, 5)).await;
@@ -132,7 +132,7 @@ async fn a_volume_keeps_its_content_from_direct_to_thin_and_back_while_a_client_
 
 /// A thin volume that has filled all but some 25 MiB of the pool, and a direct one of 50 MiB: its
 /// conversion stops on the way.
-async fn stuck(bench: &Bench, engine: &Engine) -> (PathBuf, Vec<u8>) {
+pub async fn stuck(bench: &Bench, engine: &Engine) -> (PathBuf, Vec<u8>) {
     let socket = volume(bench, engine, "db", 50 * MIB, false).await;
     let content = bytes(3, 50 * MIB);
     write(&socket, "db", 0, content.clone()).await.unwrap();

@@ -9,6 +9,7 @@ mod bench;
 mod client;
 mod connect;
 mod convert;
+mod convert_nvme;
 mod history;
 mod host_figures;
 mod hosts;

@@ -9,7 +9,7 @@ use nvme::host::{Blocks, io};
 use nvme::{Command, Nqn, Sgl, Status, nvm};
 
 use crate::bench::*;
-use crate::nvme_host::NvmeHost;
+use crate::nvme_host::{NvmeHost, ask, connect};
 
 const KEY: u64 = 0xFEED_FACE_0000_0001;
 
@@ -35,25 +35,6 @@ fn report(host: &mut NvmeHost) -> Vec<u8> {
 fn write(host: &mut NvmeHost) -> Status {
     let blocks = Blocks { nsid: 1, first: 0, count: 1 };
     host.execute(io::write(blocks, 4096, true, false), &[7; 4096], 0).0
-}
-
-/// Connects outside the runtime of the test.
-async fn connect(address: &str, subsystem: &Nqn, number: u8) -> NvmeHost {
-    let (address, subsystem) = (address.to_owned(), subsystem.clone());
-    tokio::task::spawn_blocking(move || NvmeHost::connect(&address, &subsystem, number)).await.unwrap()
-}
-
-/// Runs `act` outside the runtime of the test, which also serves the daemon.
-async fn ask<T: Send + 'static>(
-    host: NvmeHost,
-    act: impl FnOnce(&mut NvmeHost) -> T + Send + 'static,
-) -> (NvmeHost, T) {
-    let asking = tokio::task::spawn_blocking(move || {
-        let mut host = host;
-        let answer = act(&mut host);
-        (host, answer)
-    });
-    asking.await.unwrap()
 }
 
 /// A group with one volume, as a namespace at an address of its own.

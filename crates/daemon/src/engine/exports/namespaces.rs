@@ -146,8 +146,9 @@ impl Engine {
         }
     }
 
-    /// Notifies NVMe hosts that a volume has another size.
-    pub(crate) fn notify_resized(&self, group: &Group, volume: u64) {
+    /// Notifies NVMe hosts that a volume has another size, quota or kind: they read Identify
+    /// Namespace again.
+    pub(crate) fn notify_changed(&self, group: &Group, volume: u64) {
         for running in group.exports().values().filter(|running| running.record.volume == volume) {
             if let ExportKind::NvmeTcp { address, nsid, .. } = &running.record.kind {
                 self.listeners.namespace_resized(address, &nqn_of(&group.uuid), *nsid);

@@ -119,6 +119,10 @@ impl Content {
                 None => source.content(),
             });
         }
+        let optimal_io_bytes = match record.kind {
+            VolumeKind::Thin => volume::thin::OPTIMAL_IO_BYTES,
+            VolumeKind::Direct => Plain::source(key, record)?.optimal_io_bytes(),
+        };
         shard::group(key)?;
         Some(Content::Thin(ThinVolume::There(Rc::new(DistantThin {
             store_shard: place.serving,
@@ -128,7 +132,7 @@ impl Content {
             is_thin: record.kind == VolumeKind::Thin,
             quota_bytes: Cell::new(record.thin.quota_bytes.unwrap_or(u64::MAX)),
             written_bytes: place.written_bytes,
-            optimal_io_bytes: volume::thin::OPTIMAL_IO_BYTES,
+            optimal_io_bytes,
         }))))
     }
 

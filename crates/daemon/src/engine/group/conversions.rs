@@ -332,7 +332,7 @@ impl Engine {
         group.forget_conversion(volume);
         let (name, kind) = (format!("{}/{}", group.name, after.name), after.kind);
         tracing::info!(volume = name, ?kind, "converted");
-        self.notify_resized(group, volume);
+        self.notify_changed(group, volume);
         group.free_content(volume, before.kind, before.extents, before.thin.store).await
     }
 }

@@ -128,6 +128,7 @@ impl Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
+        let has_new_quota = record.thin.quota_bytes != after.quota_bytes;
         let mut changed = record;
         changed.thin = after;
         if !steps.is_empty() {
@@ -139,6 +140,10 @@ impl Engine {
                 })
                 .await?;
             group.set_volume(&changed).await?;
+            // The quota is the capacity of a namespace.
+            if has_new_quota {
+                self.notify_changed(&group, changed.id);
+            }
             tracing::info!(volume = %name, changes = steps.join("; "), "settings changed");
         }
         Ok(Changed::done(steps, self.query_volume(&group, &changed).await?))

@@ -157,7 +157,7 @@ impl VolumeControl for Engine {
         drop(turn);
         group.set_volume(&resized).await?;
         group.free_extents(freed).await?;
-        self.notify_resized(&group, resized.id);
+        self.notify_changed(&group, resized.id);
         tracing::info!(volume = %name, size_bytes, "resized");
         let mut warnings = Vec::new();
         if let Some(device) = device
