@@ -110,7 +110,8 @@ async fn create(common: &Common, client: &Client, args: GroupCreateArgs) -> Resu
         // The daemon refuses an invalid request before the user is asked.
         let planned = client.group_create(&GroupCreate { dry_run: true, ..request.clone() }).await?;
         let drives = counted(request.drives.len() + request.spares.len(), "drive");
-        consent_to(common, &planned, &format!("this overwrites {drives}"))?;
+        let verb = if request.create_files_bytes.is_some() { "creates or overwrites" } else { "overwrites" };
+        consent_to(common, &planned, &format!("this {verb} {drives}"))?;
     }
     show_changed(common, &client.group_create(&request).await?, |group| started("created", group))
 }

@@ -289,10 +289,21 @@ fn a_dry_run_says_what_would_be_done_and_asks_nothing() {
     let daemon = Daemon::filled();
     assert_eq!(
         daemon.ok("group create new --level raid1 --drives DIR/a,DIR/b --create-files 64MiB --dry-run"),
-        "nothing was changed; this would be done:\n  write the group \"new\" to 2 members and 0 spares\n  raid1 of 63.1 MiB usable, any \
-         member may be lost\n  overwrite DIR/a: it holds nothing that is recognised\n  overwrite DIR/b: it holds nothing that \
-         is recognised\n  checksums on: what a drive damages is noticed and put right when it is read\n"
+        "nothing was changed; this would be done:\n  write the group \"new\" to 2 members\n  raid1 of 63.1 MiB usable, any member may \
+         be lost\n  create DIR/a with 64 MiB\n  create DIR/b with 64 MiB\n  checksums on: what a drive damages is noticed and put \
+         right when it is read\n"
     );
+    daemon.empty_file("old");
+    let with_spares =
+        "group create new --level raid1 --drives DIR/a,DIR/old --create-files 64MiB --dry-run --spares DIR/b";
+    let steps = daemon.ok(with_spares);
+    assert!(steps.contains("  write the group \"new\" to 2 members and 1 spare\n"), "{steps}");
+    assert!(
+        steps.contains("  create DIR/a with 64 MiB\n  overwrite DIR/old: it holds nothing that is recognised\n"),
+        "{steps}"
+    );
+    let steps = daemon.ok(&format!("{with_spares},DIR/c"));
+    assert!(steps.contains(" and 2 spares\n") && steps.contains("  create DIR/c with 64 MiB\n"), "{steps}");
     assert!(!daemon.file("a").exists());
     daemon.ok("export delete tank-2");
     assert_eq!(
@@ -300,6 +311,13 @@ fn a_dry_run_says_what_would_be_done_and_asks_nothing() {
         "nothing was changed; this would be done:\n  destroy the volume \"tank/db\" of 64 MiB\n"
     );
     assert!(daemon.ok("volume list").contains("tank/db"));
+    assert_eq!(
+        daemon.ok("volume resize tank/db --size 16MiB --dry-run"),
+        "nothing was changed; this would be done:\n  resize the volume \"tank/db\" from 64 MiB to 16 MiB\n  destroy the data in its \
+         last 48 MiB\n"
+    );
+    let grown = daemon.ok("volume resize tank/db --size 65MiB --dry-run");
+    assert!(!grown.contains("destroy"), "{grown}");
 }
 
 #[test]

@@ -53,6 +53,8 @@ pub(crate) struct RequestedDrive {
     /// The drive's identity under any name, if it reports one.
     pub identity: Option<String>,
     pub open: OpenDrive,
+    /// It is a file that the request makes. A request that changes nothing has an unnamed file.
+    pub is_new: bool,
     created: Option<PathBuf>,
 }
 
@@ -67,7 +69,8 @@ impl RequestedDrive {
     /// A drive of this machine.
     fn local(name: String, spec: &runtime::DriveSpec, open: OpenDrive, created: Option<PathBuf>) -> RequestedDrive {
         let identity = open.device_number().and_then(|device| identity::of(&identity::folder_of(device)));
-        RequestedDrive { name, text: spec.to_string(), identity, open, created }
+        let is_new = created.is_some();
+        RequestedDrive { name, text: spec.to_string(), identity, open, is_new, created }
     }
 }
 
@@ -141,7 +144,8 @@ pub(crate) async fn open(opener: &Opener, text: &str, consent: Consent) -> Answe
         (name, Spec::Local(spec)) => open_local(opener, name, &spec, consent).await,
         (name, Spec::Remote(drive)) => {
             let (open, identity) = opener.remotes.open(&drive).await?;
-            Ok(RequestedDrive { name, text: drive.to_string(), identity: Some(identity), open, created: None })
+            let (text, identity) = (drive.to_string(), Some(identity));
+            Ok(RequestedDrive { name, text, identity, open, is_new: false, created: None })
         }
     }
 }
@@ -182,7 +186,8 @@ async fn open_planned(
     spec: &runtime::DriveSpec,
     consent: Consent,
 ) -> Answer<RequestedDrive> {
-    let open = match to_create(spec, consent.create_files_bytes) {
+    let new = to_create(spec, consent.create_files_bytes);
+    let open = match new {
         Some((path, bytes)) => match OpenDrive::unnamed_beside(path, bytes) {
             Ok(open) => open,
             Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -192,7 +197,9 @@ async fn open_planned(
         },
         None => OpenDrive::open_read_only(spec).map_err(|error| refusal(&error))?,
     };
-    Ok(RequestedDrive::local(name, spec, open, None))
+    let mut drive = RequestedDrive::local(name, spec, open, None);
+    drive.is_new = new.is_some();
+    Ok(drive)
 }
 
 /// The missing file, and the size that it is to have.

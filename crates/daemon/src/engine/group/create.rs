@@ -58,6 +58,11 @@ pub(super) fn settings_of(request: &GroupCreate) -> GroupUpdate {
     }
 }
 
+/// "1 spare", "2 spares".
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 /// The steps of a request that say what a new group is made of, and how much it holds.
 pub(super) fn layout_steps(request: &GroupCreate, shape: &Shape, superblock: &Superblock) -> Vec<String> {
     let tolerated = match shape.survives() {
@@ -66,8 +71,12 @@ pub(super) fn layout_steps(request: &GroupCreate, shape: &Shape, superblock: &Su
         count => format!("any {count} members"),
     };
     let usable = format_bytes(superblock.layout.capacity_bytes(shape));
+    let spares = match request.spares.len() {
+        0 => String::new(),
+        count => format!(" and {}", counted(count, "spare")),
+    };
     vec![
-        format!("write the group {:?} to {} members and {} spares", request.name, shape.members, request.spares.len()),
+        format!("write the group {:?} to {}{spares}", request.name, counted(shape.members.into(), "member")),
         format!("{} of {usable} usable, {tolerated} may be lost", shape.level),
     ]
 }

@@ -14,10 +14,13 @@ pub(crate) fn described(name: &str, open: &OpenDrive) -> String {
     label.map_or_else(|| name.to_owned(), |label| format!("{name} ({label})"))
 }
 
-/// One sentence for each drive that is overwritten. `holds`: the content recognized on all of them,
-/// as [`crate::engine::drives::inspect`] returns it.
+/// One sentence for each drive that is overwritten, or is a file that is created. `holds`: the
+/// content recognized on all of them, as [`crate::engine::drives::inspect`] returns it.
 pub(crate) fn overwritten(requested: &[RequestedDrive], holds: &[String]) -> Vec<String> {
     let sentence = |drive: &RequestedDrive| {
+        if drive.is_new {
+            return format!("create {} with {}", drive.name, api::format_bytes(drive.open.info().size_bytes));
+        }
         let own: Vec<&str> = holds.iter().filter_map(|text| text.strip_prefix(&format!("{} ", drive.name))).collect();
         let what = if own.is_empty() { "holds nothing that is recognised".to_owned() } else { own.join("; ") };
         format!("overwrite {}: it {what}", described(&drive.name, &drive.open))

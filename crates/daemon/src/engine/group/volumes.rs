@@ -132,11 +132,7 @@ impl VolumeControl for Engine {
             }
             volume::shrink(&record.extents, size_bytes)
         };
-        let steps = vec![format!(
-            "resize the volume \"{name}\" from {} to {}",
-            format_bytes(record.size_bytes),
-            format_bytes(size_bytes)
-        )];
+        let steps = resize_steps(name, record.size_bytes, size_bytes);
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
@@ -301,6 +297,15 @@ impl Engine {
         let backing = Backing::of_volume(group, device.volume).await?;
         self.devices.resize(&backing, device, &name.to_string()).await
     }
+}
+
+fn resize_steps(name: &VolumeName, before: u64, after: u64) -> Vec<String> {
+    let mut steps =
+        vec![format!("resize the volume \"{name}\" from {} to {}", format_bytes(before), format_bytes(after))];
+    if after < before {
+        steps.push(format!("destroy the data in its last {}", format_bytes(before - after)));
+    }
+    steps
 }
 
 /// The parts of `new` beyond `old`. Of an extent that grew in place, only the new part.
