@@ -1,6 +1,6 @@
 //! Why an operation failed.
 
-use std::io;
+use std::io::{self, ErrorKind};
 
 use thiserror::Error;
 
@@ -91,13 +91,22 @@ pub enum RescueError {
         why: String,
     },
     /// Writing to the target failed.
-    #[error("cannot write {name}: {}", plain(source))]
+    #[error("cannot write {name}: {}", why_unwritten(source))]
     Write {
         /// The target.
         name: String,
         /// The error of the system.
         source: io::Error,
     },
+}
+
+fn why_unwritten(source: &io::Error) -> String {
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            format!("there is no room for the volume: {}", plain(source))
+        }
+        _ => plain(source),
+    }
 }
 
 fn only(names: &[String]) -> String {

@@ -1,7 +1,7 @@
 //! The target that a volume is written to.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -63,6 +63,8 @@ pub struct FileTarget {
     name: String,
     /// Whether bytes that are not written read as zeroes.
     is_fresh: bool,
+    /// It is a file that did not exist before.
+    is_created: bool,
 }
 
 impl FileTarget {
@@ -82,7 +84,7 @@ impl FileTarget {
         let failed = |error: io::Error| unfit(plain(&error));
         let mut options = OpenOptions::new();
         options.write(true);
-        let is_fresh = match std::fs::metadata(path) {
+        let (is_fresh, is_created) = match std::fs::metadata(path) {
             Ok(metadata) => {
                 let node = Node::of(&metadata).ok_or_else(|| unfit("neither a file nor a block device".to_owned()))?;
                 if drives.iter().filter_map(|found| found.drive.node()).any(|drive| drive.overlaps(node)) {
@@ -98,39 +100,54 @@ impl FileTarget {
                 } else {
                     options.custom_flags(libc::O_EXCL)
                 };
-                is_file
+                (is_file, false)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 options.create_new(true);
-                true
+                (true, true)
             }
             Err(error) => return Err(failed(error)),
         };
-        let mut file = options.open(path).map_err(failed)?;
+        let file = options.open(path).map_err(failed)?;
+        let mut target = FileTarget { file, path: path.to_owned(), name: name.clone(), is_fresh, is_created };
         if is_fresh {
-            file.set_len(size_bytes).map_err(failed)?;
+            if let Err(error) = target.file.set_len(size_bytes) {
+                target.abandon();
+                return Err(match error.kind() {
+                    ErrorKind::FileTooLarge => {
+                        unfit(format!("there is no room: a file of the volume's {size_bytes} bytes is too large there"))
+                    }
+                    _ => RescueError::Write { name, source: error },
+                });
+            }
         } else {
-            let have = file.seek(SeekFrom::End(0)).map_err(failed)?;
+            let have = target.file.seek(SeekFrom::End(0)).map_err(failed)?;
             if have < size_bytes {
                 return Err(unfit(format!("has {have} bytes, the volume has {size_bytes}")));
             }
         }
-        Ok(FileTarget { file, path: path.to_owned(), name, is_fresh })
+        Ok(target)
     }
 
-    /// Waits until everything is on stable storage.
+    /// Waits until everything is on stable storage. A file that cannot be written is abandoned.
     ///
     /// # Errors
     /// [`RescueError::Write`].
     pub fn finish(self) -> Result<(), RescueError> {
-        self.file.sync_all().map_err(|source| RescueError::Write { name: self.name, source })
+        let Err(source) = self.file.sync_all() else { return Ok(()) };
+        let name = self.name.clone();
+        self.abandon();
+        Err(RescueError::Write { name, source })
     }
 
-    /// Removes the file, if it is one: half a volume must not be taken for a whole one.
+    /// Removes the file if it was created here, and empties it if it existed before: half a volume
+    /// must not be taken for a whole one.
     pub fn abandon(self) {
-        if self.is_fresh {
-            // If the file cannot be removed either, nothing more can be done.
+        // If that fails as well, nothing more can be done.
+        if self.is_created {
             let _ = std::fs::remove_file(&self.path);
+        } else if self.is_fresh {
+            let _ = self.file.set_len(0);
         }
     }
 }
@@ -174,4 +191,25 @@ fn in_zeroes(start: u64, len: u64, mut write: impl FnMut(u64, &[u8]) -> io::Resu
         done += step;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_have_the_size_of_the_volume_is_removed_if_it_was_made_for_it() {
+        let path = std::env::temp_dir().join(format!("purlin-rescue-target-{}", std::process::id()));
+        assert!(FileTarget::open(&path, u64::MAX, false, &[]).is_err());
+        assert!(!path.exists());
+        std::fs::write(&path, "old").unwrap();
+        assert!(FileTarget::open(&path, u64::MAX, true, &[]).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"", "the file is not ours");
+        let target = FileTarget::open(&path, 4096, true, &[]).unwrap();
+        target.abandon();
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        std::fs::remove_file(&path).unwrap();
+        FileTarget::open(&path, 4096, false, &[]).unwrap().abandon();
+        assert!(!path.exists());
+    }
 }

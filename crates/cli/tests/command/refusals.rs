@@ -1,5 +1,7 @@
 //! The exact error messages of the command when it refuses a request.
 
+use std::process::Command;
+
 use crate::{Daemon, client, purlin};
 
 #[test]
@@ -488,4 +490,24 @@ fn what_other_software_keeps_on_a_drive_is_named_and_left_as_it_is() {
         std::fs::remove_file(daemon.file(name)).unwrap();
     }
     assert!(daemon.ok("group list").starts_with("no groups; "));
+}
+
+#[test]
+fn a_volume_is_not_extracted_to_a_place_without_room_and_leaves_nothing_there() {
+    let daemon = Daemon::start();
+    daemon.ok("group create tank --level raid1 --create-files 64MiB --yes --drives DIR/a,DIR/b");
+    daemon.ok("volume create tank/db --size 8MiB");
+    daemon.ok("group stop tank");
+    // No file may have more than 64 blocks: as on a file system with a limit below the volume.
+    let limited = "trap '' XFSZ; ulimit -f 64; exec \"$0\" rescue extract a b --volume tank/db --to out";
+    let run =
+        Command::new("sh").args(["-c", limited, env!("CARGO_BIN_EXE_purlin")]).current_dir(daemon.file("")).output();
+    let output = run.unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        said.lines().last(),
+        Some("purlin: out: there is no room: a file of the volume's 8388608 bytes is too large there")
+    );
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!daemon.file("out").exists());
 }
