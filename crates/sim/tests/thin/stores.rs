@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drive::{Block, Buf, Env, join_all};
+use drive::{Block, Buf, BufMut, Env, join_all};
 use format::{ExtentRecord, Uuid};
 use sim::engine::*;
 use sim::thin::{BLOCK, Model, any_compression};
@@ -213,4 +213,38 @@ fn stores_that_exchange_space_survive_power_cuts_and_kills() {
         exchanged += usize::from(*catalogue.borrow() != first);
     }
     assert!(exchanged > 6, "space was exchanged in {exchanged} programs only");
+}
+
+#[test]
+fn a_store_gives_up_no_segment_that_it_needs_after_a_power_cut() {
+    let mut given = 0;
+    for seed in seeds(10) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let (mut group, shape) = group_of_two_shards(&sim, &mut rng);
+        let catalogue = sim.block_on(create(&group));
+        let bytes = 4 * small_grid(&group).segment_bytes;
+        sim.block_on(async {
+            let pools = open(&group, &catalogue, [Compression::Off; 2]).await;
+            let (store, volume) = (&pools[0].store, &pools[0].volumes[0]);
+            volume.write(0, Buf::from(vec![1; bytes as usize]), true).await.expect("there is room");
+            store.checkpoint().await.expect("a checkpoint");
+            // Nothing is live in the old segments any more, but the durable checkpoint leads there.
+            volume.write(0, Buf::from(vec![2; bytes as usize]), false).await.expect("there is room");
+            store.land_all().await.expect("it gets into the map");
+            let extents = store.give_up(4).await.expect("the store works");
+            move_extents(&mut catalogue.borrow_mut(), (0, 1), &extents);
+            pools[1].store.add_extents(&extents).await.expect("the other store takes them");
+            given += extents.len();
+        });
+        let drives = group.cut(&sim);
+        group = Group::open(&sim, drives, 2);
+        sim.block_on(async {
+            let pools = open(&group, &catalogue, [Compression::Off; 2]).await;
+            let read = pools[0].volumes[0].read(0, BufMut::zeroed(bytes as usize)).await.expect("it is readable");
+            let is_whole = |block: &[u8]| block.iter().all(|byte| *byte == block[0] && matches!(byte, 1 | 2));
+            assert!(read.chunks(BLOCK as usize).all(is_whole), "seed {seed}, {shape}");
+        });
+    }
+    assert!(given > 0, "nothing was given up");
 }
