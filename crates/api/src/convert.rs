@@ -41,8 +41,8 @@ pub struct VolumeConvert {
     /// fails at once.
     #[serde(default)]
     pub full_wait_ms: Option<u64>,
-    /// Content of the thin volume that was not written for so many seconds, to twice that, is packed again
-    /// in larger pieces with Zstandard; default: never.
+    /// Content of the thin volume that was not written for so many seconds, to twice that, is
+    /// packed again in larger pieces with Zstandard; default: never.
     #[serde(default)]
     pub repack_after_s: Option<u64>,
     /// Only report what would be done; change nothing.
@@ -100,13 +100,14 @@ mod tests {
             ("quota_bytes", 4096.into()),
             ("reserve_bytes", 4096.into()),
             ("full_wait_ms", 1.into()),
+            ("repack_after_s", 1.into()),
         ];
         for (name, value) in settings {
             let with = |action: &str| request(serde_json::json!({ "action": action, name: value }));
             assert_eq!(with("thin").validate(), Ok(()), "{name}");
             for action in ["direct", "cancel"] {
                 let message = with(action).validate().unwrap_err().to_string();
-                assert_eq!(message, "compression, quota, reserve and waiting are for a conversion to thin", "{name}");
+                assert_eq!(message, "settings of thin volumes are for a conversion to thin", "{name}");
             }
         }
         for action in ["thin", "direct", "cancel"] {
@@ -124,13 +125,14 @@ mod tests {
         assert!(long.validate().is_err());
         let all = serde_json::json!({
             "action": "thin", "compression": "lz4", "quota_bytes": 8192, "reserve_bytes": 4096, "full_wait_ms": 5,
-            "dry_run": true,
+            "repack_after_s": 60, "dry_run": true,
         });
         let passed = ThinUpdate {
             compression: Some(Compression::Lz4),
             quota_bytes: Some(8192),
             reserve_bytes: Some(4096),
             full_wait_ms: Some(5),
+            repack_after_s: Some(60),
             dry_run: true,
         };
         assert_eq!(request(all).thin_settings(), passed);

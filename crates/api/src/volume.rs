@@ -94,8 +94,8 @@ pub struct VolumeCreate {
     /// fails at once.
     #[serde(default)]
     pub full_wait_ms: Option<u64>,
-    /// Content of a thin volume that was not written for so many seconds, to twice that, is packed again
-    /// in larger pieces with Zstandard; default: never.
+    /// Content of a thin volume that was not written for so many seconds, to twice that, is packed
+    /// again in larger pieces with Zstandard; default: never.
     #[serde(default)]
     pub repack_after_s: Option<u64>,
     /// Only report what would be done; change nothing.

@@ -152,8 +152,8 @@ impl VolumeModel {
     }
 }
 
-/// Writes, checkpoints, collections and packing again, and with `discards` discards. Everything is flushed in the
-/// end.
+/// Writes, checkpoints, collections and packing again, and with `discards` discards. Everything is
+/// flushed in the end.
 pub async fn work(store: &Rc<Store>, volumes: &[Volume], models: &mut [VolumeModel], rng: &mut Rng, discards: bool) {
     for _ in 0..60 {
         let which = rng.index(volumes.len());

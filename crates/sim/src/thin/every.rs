@@ -3,8 +3,8 @@
 //! Segments have one stripe, a volume has 36 blocks, and a checkpoint is due after 12 writes. A
 //! program begins with segments that are half garbage, so that the collector has work at once. Then
 //! it has up to so many steps, one after the other: writes, a discard, a flush, landing, a
-//! checkpoint, a collection, and packing again. Each event of the last step is a crash point; those of the steps
-//! before are crash points of shorter programs.
+//! checkpoint, a collection, and packing again. Each event of the last step is a crash point; those
+//! of the steps before are crash points of shorter programs.
 //!
 //! The model group leaves each subset of the changes that are not durable ([`Remains`]), and of
 //! writes to allocated chunks also a half. A *state* is what a recovery starts from: the content of

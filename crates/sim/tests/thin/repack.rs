@@ -25,8 +25,8 @@ async fn pass(group: &Group, pool: &Pool, time: Duration) {
     group.env.sleep(WORK).await;
 }
 
-/// Writes a part of a volume, so that nothing has to be collected. Two of three pieces compress well
-/// or a little.
+/// Writes a part of a volume, so that nothing has to be collected. Two of three pieces compress
+/// well or a little.
 async fn write(pool: &Pool, model: &RefCell<Model>, line: u32) {
     let pieces = (0..pool.blocks / 8).step_by(6);
     join_all(pieces.map(|start| pool.write(model, line, start..start + 6, false))).await;
@@ -64,7 +64,7 @@ fn cold_content_is_packed_again_and_is_as_before() {
             pool.check_space();
             let counts = pool.store.counts();
             assert!(counts.repacked_to_bytes < counts.repacked_from_bytes);
-            // What did not get smaller is not tried again.
+            // Content that did not get smaller is not tried again.
             pass(&group, &pool, COLD_AFTER).await;
             assert_eq!(pool.store.counts().repacked_from_bytes, counts.repacked_from_bytes, "{context}");
             pool.flush(&model).await;

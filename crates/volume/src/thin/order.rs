@@ -22,7 +22,7 @@ use super::store::ThinStore;
 
 const LEAF_BYTES: u64 = LEAF_BLOCKS * BLOCK as u64;
 
-/// Reads of fewer bytes are not looked at. Who reads in order and cares for speed reads more.
+/// Reads of fewer bytes are not looked at. A reader in order that cares for speed reads more.
 const READ_BYTES_MIN: u64 = 16 << 10;
 
 /// Readers that are followed at the same time.
@@ -34,14 +34,14 @@ const SCATTERED_MAX: usize = 4096;
 /// The level of Zstandard for volumes that have another codec.
 const LEVEL_USUAL: u8 = 3;
 
-/// What is to be stored anew.
+/// Content that is to be stored anew.
 #[derive(Default)]
 pub(super) struct Order {
     /// The volumes whose content gets cold.
     turns: BTreeMap<u32, Turn>,
     /// Leaves that were read in order, and are scattered.
     scattered: BTreeSet<(u32, u64)>,
-    /// What was read in order lately.
+    /// Ranges that were read in order lately.
     readers: VecDeque<Reader>,
 }
 

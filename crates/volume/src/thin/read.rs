@@ -110,7 +110,7 @@ impl<B: Backing> ThinStore<B> {
         Ok(buf)
     }
 
-    /// Performs transfers. What lies close together is read at once.
+    /// Performs transfers. Those that lie close together are read at once.
     async fn fetch(&self, transfers: &[Transfer], buf: &mut [u8]) -> Result<(), BlockError> {
         let mut sorted: Vec<PlacedTransfer> = transfers.iter().map(|transfer| (transfer.place(), *transfer)).collect();
         sorted.sort_by_key(|(place, _)| place.start);

@@ -8,7 +8,7 @@
 //! such a block. Readers without a map count on that.
 //!
 //! A content is verified before it is stored anew. A compressed fragment has its checksum, and the
-//! index of a run has those of plain ones. What is packed is decompressed and compared.
+//! index of a run has those of plain ones. A packed content is decompressed and compared.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -79,7 +79,8 @@ struct SegmentChecksums {
 }
 
 impl<B: Backing> ThinStore<B> {
-    /// Adds to `copies` what is to be stored anew of a leaf. What cannot be read stays as it is.
+    /// Adds to `copies` what is to be stored anew of a leaf. Fragments that cannot be read stay as
+    /// they are.
     ///
     /// # Errors
     /// [`BlockError`]: the map cannot be read.

@@ -98,7 +98,7 @@ pub struct ThinStore<B: Backing> {
     /// The segments that are being filled by the collector, by its streams, and the one that is
     /// being filled in the order of volumes.
     pub(super) collecting_segments: Cell<[Option<OpenSegment>; STREAMS + 1]>,
-    /// What is to be stored anew.
+    /// Content that is to be stored anew.
     pub(super) order: RefCell<Order>,
     /// The segment that is being filled with nodes.
     pub(super) node_segment: Cell<Option<OpenSegment>>,
