@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use drive::{BlockError, Buf, Canceled, Env, Extent, Nanos, Receiver, Sender, WriteZeroes, join_all, oneshot};
+use drive::{BlockError, Buf, Canceled, Env, Extent, Receiver, Sender, WriteZeroes, join_all, oneshot};
 use smallvec::smallvec;
 
 use crate::drives::handle::Handle;
@@ -24,6 +24,7 @@ use crate::state::message::{
     AHEAD_MIN, Body, Message, Op, Peers, Piece, Pieces, RebuiltAhead, Reply, Request, STEPS_AT_ONCE,
 };
 use crate::state::owners::Owners;
+use crate::state::share::Governor;
 use crate::state::shared::{Counters, Shared};
 use crate::state::slot::DriveId;
 use crate::util::semaphore::FairSemaphore;
@@ -36,12 +37,21 @@ const EXTENTS_STEPS_MAX: usize = 8192;
 const BUGGIFY_DELAY: Duration = Duration::from_micros(300);
 
 /// A drive group on one shard. A handle: cheap to clone.
-pub struct Array<E: Env>(pub(crate) Rc<ArrayShard<E>>);
+pub struct Array<E: Env>(pub(crate) Rc<ArrayShard<E>>, pub(crate) Requester);
 
 impl<E: Env> Clone for Array<E> {
     fn clone(&self) -> Self {
-        Array(self.0.clone())
+        Array(self.0.clone(), self.1)
     }
+}
+
+/// Whose requests come through a handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Requester {
+    /// Clients of the group: the latency target is for them.
+    Clients,
+    /// A layer above, which has clients of its own, see [`Array::client_request`].
+    Layer,
 }
 
 pub(crate) struct ArrayShard<E: Env> {
@@ -95,6 +105,8 @@ pub(crate) struct ArrayShard<E: Env> {
     pub counters: Arc<[Counters]>,
     /// Client requests in flight on this shard. Background work makes room for them.
     pub users: Cell<usize>,
+    /// How much background work of this shard does beside them.
+    pub governor: Governor,
 }
 
 /// A request that another shard has not answered.
@@ -135,7 +147,7 @@ impl<E: Env> Array<E> {
         assert!(place.shard < place.shards, "shard {} of {}", place.shard, place.shards);
         assert_eq!(leader.is_some(), place.shard == 0, "shard 0 leads");
         let counters = shared.counters(place.shards);
-        let array = Array(Rc::new_cyclic(|inner| {
+        let shard = Rc::new_cyclic(|inner| {
             let in_flight = in_flight_table_of(inner.clone(), &env, &shared, (place.shard, place.shards));
             let handle = |(id, drive): (usize, Option<E::Drive>)| {
                 drive.map(|drive| Handle::new(drive, DriveId(id as u16), in_flight.clone()))
@@ -170,8 +182,10 @@ impl<E: Env> Array<E> {
                 calls: RefCell::default(),
                 next_token: Cell::new(0),
                 users: Cell::new(0),
+                governor: Governor::default(),
             }
-        }));
+        });
+        let array = Array(shard, Requester::Clients);
         array.0.owners.set(array.0.fitting(Owners::all(place.shards), array.0.shared.has_intent_log()));
         array.0.log.replace(array.0.new_log());
         array
@@ -338,7 +352,7 @@ impl<E: Env> Array<E> {
             return Ok(());
         }
         self.0.shared.lost.check_write(offset, len)?;
-        let _user = self.0.enter_user();
+        let _user = self.0.enter_user(self.1);
         let mut work = self.0.split(offset, len, content);
         if work.len() == 1 {
             let (stripe_group, pieces) = work.swap_remove(0);
@@ -358,41 +372,7 @@ impl<E: Env> Array<E> {
     }
 }
 
-/// Counts a client request as long as it lives.
-pub(crate) struct User<'a> {
-    users: &'a Cell<usize>,
-    in_flight: &'a InFlightTable,
-    /// 0: not measured.
-    began: Nanos,
-}
-
-impl User<'_> {
-    /// Cancels the accounting: the fast path was not taken.
-    #[inline]
-    pub fn was_none(mut self) {
-        if std::mem::take(&mut self.began) > 0 {
-            self.in_flight.user_was_none();
-        }
-    }
-}
-
-impl Drop for User<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.users.set(self.users.get() - 1);
-        if self.began > 0 {
-            self.in_flight.user_ends(self.began);
-        }
-    }
-}
-
 impl<E: Env> ArrayShard<E> {
-    #[inline]
-    pub fn enter_user(&self) -> User<'_> {
-        self.users.set(self.users.get() + 1);
-        User { users: &self.users, in_flight: &self.in_flight, began: self.in_flight.user_begins() }
-    }
-
     /// The counters of this shard.
     #[inline]
     pub fn counters(&self) -> &Counters {

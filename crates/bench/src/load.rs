@@ -68,7 +68,8 @@ impl Pace {
     }
 }
 
-fn thread_cpu_s() -> f64 {
+/// CPU time of this thread so far, in seconds.
+pub fn thread_cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -86,6 +86,31 @@ impl Row {
         }
     }
 
+    /// A row that compares samples of the same rounds.
+    ///
+    /// # Panics
+    /// If there is no round.
+    pub fn beside(
+        (what, unit): (&str, &str),
+        ours: &[f64],
+        (peer, peer_name): (&[f64], &str),
+        basis: &str,
+        target: Option<Target>,
+    ) -> Row {
+        let ratio = spread(ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect());
+        Row {
+            what: what.to_owned(),
+            unit: unit.to_owned(),
+            ours: spread(ours.to_vec())[1],
+            peer_name: peer_name.to_owned(),
+            peer: spread(peer.to_vec())[1],
+            basis: basis.to_owned(),
+            ratio,
+            target,
+            met: target.map(|target| target.is_met_by(ratio[1])),
+        }
+    }
+
     /// A row that compares a count with the expected count. The target applies to their ratio.
     pub fn count(what: &str, unit: &str, counted: f64, expected: f64, target: Target) -> Row {
         let ratio = counted / expected;

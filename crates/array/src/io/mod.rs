@@ -13,6 +13,7 @@ pub(crate) mod report;
 pub(crate) mod stripe_group;
 pub(crate) mod trim;
 pub(crate) mod types;
+pub(crate) mod user;
 pub(crate) mod write;
 pub(crate) mod write_retry;
 pub(crate) mod zero;

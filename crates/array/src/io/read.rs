@@ -45,7 +45,7 @@ impl<E: Env> Array<E> {
         inner.shared.lost.check_read(offset, len)?;
         let geometry = &inner.shared.geometry;
         inner.counters().reads.count();
-        let _user = inner.enter_user();
+        let _user = inner.enter_user(self.1);
         let place = geometry.place(offset);
         if len <= place.left {
             if (place.offset | len) & (geometry.sector_bytes - 1) == 0 {
@@ -132,7 +132,7 @@ impl<E: Env> Array<E> {
             parts.push((place, len as usize));
             at += len;
         }
-        let user = inner.enter_user();
+        let user = inner.enter_user(self.1);
         let done = read(inner, &parts);
         if done.is_some() {
             inner.counters().reads.count();

@@ -1,4 +1,5 @@
-//! Limits how much of the drives' time background work takes while clients are active.
+//! Limits how much of the drives' time background work takes while clients are active. Each
+//! shard has a governor: that of shard 0 is for jobs, and all are for layers above.
 //!
 //! Without a latency target its share is a fifth. With one, the share follows what clients see:
 //! every [`STEP`] the 99th percentile of their requests' times, on all shards, is compared with the
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use drive::{Env, Nanos};
 
-use crate::array::ArrayShard;
+use crate::array::{Array, ArrayShard};
 use crate::jobs::job::STRIPE_GROUPS_IN_FLIGHT;
 use crate::state::share::{SHARE_USUAL, WHOLE};
 
@@ -28,6 +29,15 @@ const STEP_MAX: Nanos = 1_000_000_000;
 /// Longest rest: past this a job would look as if it hung.
 const REST_MAX: Duration = Duration::from_millis(500);
 
+impl<E: Env> Array<E> {
+    /// How long background work should rest beside clients, in thousandths of the time that it
+    /// works: 4000 for a share of a fifth.
+    pub fn rest_per_mille(&self) -> u64 {
+        let share = self.0.background_share();
+        (WHOLE - share) * WHOLE / share
+    }
+}
+
 impl<E: Env> ArrayShard<E> {
     /// Requests that clients have begun on any shard.
     pub fn users_begun(&self) -> u64 {
@@ -37,7 +47,7 @@ impl<E: Env> ArrayShard<E> {
 
     /// Stripe groups that a job may have in flight now.
     pub fn stripe_groups_in_flight(&self) -> usize {
-        let governor = &self.leader().governor;
+        let governor = &self.governor;
         if self.shared.settings.get().client_p99.is_none() || !governor.contended.get() {
             return STRIPE_GROUPS_IN_FLIGHT;
         }
@@ -46,26 +56,31 @@ impl<E: Env> ArrayShard<E> {
 
     /// Rests after work that began at `began`, if clients were active meanwhile.
     pub async fn make_room(&self, began: Nanos, users_begun: u64) {
-        let governor = &self.leader().governor;
+        let governor = &self.governor;
         let contended = self.users.get() > 0 || self.users_begun() != users_begun;
         governor.contended.set(contended);
         if !contended {
             return;
         }
-        let share = match self.shared.settings.get().client_p99 {
-            Some(target) => {
-                self.look_at_users(target);
-                governor.share()
-            }
-            None => SHARE_USUAL,
-        };
+        let share = self.background_share();
         let worked = self.env.now().saturating_sub(began);
         let rest = Duration::from_nanos(worked.saturating_mul(WHOLE - share) / share).min(REST_MAX);
         self.env.sleep(rest).await;
     }
 
+    /// The part of the time that background work of this shard may take beside clients.
+    fn background_share(&self) -> u64 {
+        match self.shared.settings.get().client_p99 {
+            Some(target) => {
+                self.look_at_users(target);
+                self.governor.share()
+            }
+            None => SHARE_USUAL,
+        }
+    }
+
     fn look_at_users(&self, target: Nanos) {
-        let governor = &self.leader().governor;
+        let governor = &self.governor;
         let now = self.env.now();
         let waited = now.saturating_sub(governor.stepped.get());
         if waited < STEP {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use drive::{BlockError, Drive, DriveError, Env, Nanos, Receiver, Segments, join_all, oneshot};
 use format::{MemberState, Rebuild};
 
-use crate::array::{Array, ArrayShard};
+use crate::array::{Array, ArrayShard, Requester};
 use crate::geometry::ranges::Range;
 use crate::geometry::{MemberIndex, Role, StripeGroup};
 use crate::io::plan::Strip;
@@ -262,7 +262,7 @@ impl<E: Env> ArrayShard<E> {
                 (leader.listener)(Event::RebuildFinished { member, drive: slot.drive });
                 // Stripes that could not be compared without this member can be compared now.
                 if self.shared.is_resync_due() {
-                    Array(self.clone()).start_scrub(ScrubMode::Resync);
+                    Array(self.clone(), Requester::Clients).start_scrub(ScrubMode::Resync);
                 }
             }
             Err(error) => {

@@ -11,7 +11,6 @@ use format::{Catalogue, Layout, Rebuild, Superblock, Uuid};
 use crate::geometry::{MemberIndex, StripeGroup};
 use crate::state::event::Event;
 use crate::state::job::Job;
-use crate::state::share::Governor;
 use crate::state::slot::{DriveId, Slot};
 use crate::state::slow::SlowDrives;
 use crate::state::version::Version;
@@ -60,8 +59,6 @@ pub(crate) struct Leader {
     /// Stripe groups below this one have been copied to the replacement
     /// ([`crate::membership::replacement`]).
     pub copied: Cell<StripeGroup>,
-    /// Limits background work.
-    pub governor: Governor,
     /// Runs before a drive is called in sync, see [`crate::Array::before_in_sync`].
     pub before_in_sync: RefCell<Option<BeforeInSync>>,
 }
@@ -108,7 +105,6 @@ impl Leader {
             disconnected: RefCell::default(),
             slow: RefCell::default(),
             copied: Cell::new(StripeGroup(0)),
-            governor: Governor::default(),
             before_in_sync: RefCell::default(),
         }
     }

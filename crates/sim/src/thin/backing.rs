@@ -438,6 +438,12 @@ impl Backing for ModelGroup {
         false
     }
 
+    fn client_request(&self) -> impl Sized {}
+
+    fn rest_per_mille(&self) -> u64 {
+        0
+    }
+
     fn begin_intents(&self, generation: u64) -> Result<(), BlockError> {
         let mut state = self.state.borrow_mut();
         (state.generation, state.next_frame, state.is_first_frame) = (generation, 0, true);

@@ -69,6 +69,7 @@ impl<B: Backing> ThinStore<B> {
     /// # Errors
     /// [`BlockError`] if the store could not be brought to a clean state. Flushed writes are safe.
     pub async fn stop(self: &Rc<Self>) -> Result<(), BlockError> {
+        let _hurry = self.hurry();
         let result = match self.land_all().await {
             Ok(()) => self.checkpoint().await,
             Err(error) => Err(error),

@@ -34,6 +34,13 @@ pub trait Backing: 'static {
     /// Whether the redundancy is reduced.
     fn is_degraded(&self) -> bool;
 
+    /// Counts a request of a client of the store, as long as the result lives. Background work of
+    /// the group makes room for it.
+    fn client_request(&self) -> impl Sized;
+
+    /// How long background work should rest beside clients: thousandths of the time that it works.
+    fn rest_per_mille(&self) -> u64;
+
     /// Begins frames of a new generation.
     ///
     /// # Errors
@@ -94,7 +101,7 @@ impl<E: Env> ArrayBacking<E> {
     /// The group that `array` is a handle of. The store uses one stream of the intent log: the
     /// number `stream.0` of `stream.1`. No other store of the group may use it.
     pub fn new(env: E, array: Array<E>, stream: (usize, usize)) -> Self {
-        ArrayBacking { env, array, stream, intents: RefCell::default() }
+        ArrayBacking { env, array: array.for_layer(), stream, intents: RefCell::default() }
     }
 
     fn log(&self) -> Rc<IntentLog<E>> {
@@ -143,6 +150,15 @@ impl<E: Env> Backing for ArrayBacking<E> {
 
     fn is_degraded(&self) -> bool {
         self.array.is_degraded()
+    }
+
+    #[inline]
+    fn client_request(&self) -> impl Sized {
+        self.array.client_request()
+    }
+
+    fn rest_per_mille(&self) -> u64 {
+        self.array.rest_per_mille()
     }
 
     fn begin_intents(&self, generation: u64) -> Result<(), BlockError> {

@@ -1,8 +1,10 @@
 //! Checkpoints: the maps and tables of one moment, written to segments of their own, and then an
 //! anchor that leads to them.
 //!
-//! 1. In one step without waiting: each dirty node gets a new place, its bytes are made, and its
-//!    old place becomes garbage. So all of them are of one moment.
+//! 1. In one step without waiting: each dirty node gets a new place, its content is held, and its
+//!    old place becomes garbage. So all of them are of one moment. Nearly all nodes are leaves of
+//!    maps. Their bytes are made later, in pieces ([`super::pace`]). A change meanwhile makes a
+//!    copy.
 //! 2. The nodes are written, and everything is flushed.
 //! 3. The anchor is written, in the place that does not hold the newest one.
 //! 4. Segments that no checkpoint needs any more are discarded. They are free once that is durable.
@@ -11,7 +13,7 @@
 //! nodes. So the places of all nodes are chosen before the bytes of the table are made, and the
 //! leaves of the table that this changes are known before ([`ThinStore::changing_table_leaves`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use drive::{BlockError, Buf, Env, join_all};
@@ -28,10 +30,14 @@ use format::thin::record::{NodeRecord, RECORD_BYTES};
 use format::thin::segment::{SEGMENTS_PER_LEAF, SegmentUse};
 
 use super::backing::Backing;
+use super::leaf::MapLeaf;
 use super::runs::claim;
 use super::segments::OpenSegment;
 use super::store::ThinStore;
 use super::trees::{Child, Line, NodeContent, child_records};
+
+/// The bytes of so many nodes are made before clients are served, see [`super::pace`].
+const NODES_AT_ONCE: usize = 32;
 
 /// Where the anchor of a generation is, in a store whose first extent begins at `start_byte`.
 pub(super) fn anchor_address(start_byte: u64, generation: u64) -> u64 {
@@ -59,18 +65,25 @@ struct NodeRun {
 /// All that a checkpoint writes.
 struct FrozenCheckpoint {
     anchor: Anchor,
-    /// Runs with nodes: their places and bytes.
-    runs: Vec<(u64, Buf)>,
+    /// Runs with nodes, and the contents of these.
+    runs: Vec<NodeRun>,
+    contents: BTreeMap<NodeId, FrozenNode>,
     /// Segments that are free once the anchor is durable.
     freed: Vec<u64>,
 }
 
-/// The nodes of a checkpoint, while their bytes are made.
+/// The content of a node at the moment of the checkpoint.
+enum FrozenNode {
+    Leaf(Rc<MapLeaf>),
+    Encoded(Vec<u8>),
+}
+
+/// The nodes of a checkpoint, while their places are chosen.
 #[derive(Default)]
 struct NodeWriter {
     runs: Vec<NodeRun>,
     open: Option<OpenSegment>,
-    contents: std::collections::BTreeMap<NodeId, Vec<u8>>,
+    contents: BTreeMap<NodeId, FrozenNode>,
 }
 
 impl<B: Backing> ThinStore<B> {
@@ -79,6 +92,12 @@ impl<B: Backing> ThinStore<B> {
     /// # Errors
     /// [`BlockError`]. The store is useless then.
     pub async fn checkpoint(self: &Rc<Self>) -> Result<(), BlockError> {
+        let _hurry = self.hurry();
+        self.checkpoint_at_pace().await
+    }
+
+    /// As [`ThinStore::checkpoint`], at the pace of the collector.
+    pub(super) async fn checkpoint_at_pace(self: &Rc<Self>) -> Result<(), BlockError> {
         while !claim(&self.checkpointing) {
             self.progress.changed().await;
         }
@@ -94,16 +113,18 @@ impl<B: Backing> ThinStore<B> {
     async fn make_checkpoint(self: &Rc<Self>) -> Result<(), BlockError> {
         self.check_usable()?;
         let covered = self.coverable();
-        let FrozenCheckpoint { anchor, runs, freed } = self.freeze(covered)?;
+        let FrozenCheckpoint { anchor, runs, mut contents, freed } = self.freeze(covered)?;
         self.check_usable()?;
-        let written: u64 = runs.iter().map(|(_, data)| data.len() as u64).sum();
-        let writes = runs.into_iter().map(|(address, data)| self.backing.write(address, data, false));
-        join_all(writes.collect::<Vec<_>>()).await.into_iter().collect::<Result<(), _>>()?;
+        let written: u64 = runs.iter().map(|run| run.bytes).sum();
+        for run in &runs {
+            let data = self.encode_nodes(run, &mut contents, anchor.generation).await;
+            self.write_in_pieces(run.address, &data).await?;
+        }
         self.make_durable().await?;
         write_anchor(&self.backing, &self.array, self.grid.start(self.anchors), &anchor).await?;
         self.generation.set(anchor.generation);
         self.covered.set(covered);
-        self.changes_since.set(self.next_sequence.get());
+        self.changes_since.set(anchor.next_sequence);
         {
             let mut counts = self.counts.borrow_mut();
             counts.checkpoints += 1;
@@ -148,7 +169,7 @@ impl<B: Backing> ThinStore<B> {
 
         let places = self.place_nodes(&mut writer, &wanted)?;
         let (map_places, own_places) = places.split_at(maps.len());
-        maps.iter().zip(map_places).for_each(|(id, place)| self.encode_map_node(&mut writer, *id, *place, generation));
+        maps.iter().zip(map_places).for_each(|(id, place)| self.freeze_map_node(&mut writer, *id, *place, generation));
         lines.iter().chain(&table).zip(own_places).for_each(|(id, place)| self.own_node_moved(*id, *place));
         freed.extend(self.segments.borrow_mut().free_unused(covered));
         self.encode_own_nodes(&mut writer, &lines, &table);
@@ -168,13 +189,11 @@ impl<B: Backing> ThinStore<B> {
             segments: self.own_root(SEGMENTS_LINE),
             lines: self.own_root(LINES_LINE),
         };
-        let runs = writer.runs.iter().map(|run| (run.address, self.encode_nodes(run, &writer.contents, generation)));
-        let runs = runs.collect();
         {
             let mut segments = self.segments.borrow_mut();
             writer.runs.iter().for_each(|run| segments.landed(run.address));
         }
-        Ok(FrozenCheckpoint { anchor, runs, freed })
+        Ok(FrozenCheckpoint { anchor, runs: writer.runs, contents: writer.contents, freed })
     }
 
     fn map_node_bytes(&self, id: NodeId) -> usize {
@@ -197,15 +216,15 @@ impl<B: Backing> ThinStore<B> {
         }
     }
 
-    /// A dirty node of a map gets its place. Nodes come from the leaves up, so that each has the
-    /// places of those below it.
-    fn encode_map_node(&self, writer: &mut NodeWriter, id: NodeId, place: StoredRange, generation: u64) {
+    /// A dirty node of a map gets its place, and its content is held. Nodes come from the leaves
+    /// up, so that each has the places of those below it.
+    fn freeze_map_node(&self, writer: &mut NodeWriter, id: NodeId, place: StoredRange, generation: u64) {
         let mut trees = self.trees.borrow_mut();
-        let bytes = trees.clean(id, generation, |content| match content {
-            NodeContent::Leaf(leaf) => encode_map_leaf(id, leaf.entries()),
-            NodeContent::Inner(children) => encode_inner_node(id, &child_records(children)),
+        let frozen = trees.clean(id, generation, |content| match content {
+            NodeContent::Leaf(leaf) => FrozenNode::Leaf(leaf.clone()),
+            NodeContent::Inner(children) => FrozenNode::Encoded(encode_inner_node(id, &child_records(children))),
         });
-        writer.contents.insert(id, bytes);
+        writer.contents.insert(id, frozen);
         let old = trees.child_of(id).stored.replace(place);
         self.node_moved(old, place);
     }
@@ -218,7 +237,7 @@ impl<B: Backing> ThinStore<B> {
                 (0, _) => encode_segment_leaf(*id, &self.segments.borrow().leaf(id.index)),
                 _ => encode_inner_node(*id, &self.own_children(*id)),
             };
-            writer.contents.insert(*id, bytes);
+            writer.contents.insert(*id, FrozenNode::Encoded(bytes));
         }
     }
 
@@ -392,12 +411,8 @@ impl<B: Backing> ThinStore<B> {
         Ok(places)
     }
 
-    fn encode_nodes(
-        &self,
-        run: &NodeRun,
-        contents: &std::collections::BTreeMap<NodeId, Vec<u8>>,
-        generation: u64,
-    ) -> Buf {
+    /// The bytes of a run with nodes. Made in pieces.
+    async fn encode_nodes(&self, run: &NodeRun, contents: &mut BTreeMap<NodeId, FrozenNode>, generation: u64) -> Buf {
         let record = |(id, stored): &(NodeId, StoredRange)| NodeRecord {
             generation,
             line: id.line,
@@ -410,11 +425,17 @@ impl<B: Backing> ThinStore<B> {
         let mut data = self.env().alloc(run.bytes as usize);
         data.fill(0);
         data[..index.len()].copy_from_slice(&index);
-        for (id, stored) in &run.nodes {
+        for (number, (id, stored)) in run.nodes.iter().enumerate() {
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 {
+                self.make_room_for_clients().await;
+            }
             let at = (stored.address - run.address) as usize;
-            let content = &contents[id];
+            let content = match contents.remove(id).expect("each node is in one run") {
+                FrozenNode::Leaf(leaf) => encode_map_leaf(*id, leaf.entries()),
+                FrozenNode::Encoded(bytes) => bytes,
+            };
             assert_eq!(content.len(), stored.bytes as usize, "a node has the length that it got a place for");
-            data[at..at + content.len()].copy_from_slice(content);
+            data[at..at + content.len()].copy_from_slice(&content);
         }
         data.freeze()
     }

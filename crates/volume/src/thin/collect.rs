@@ -42,6 +42,9 @@ pub(super) const ORDERED: usize = STREAMS;
 /// A pool of fewer segments has one stream, and its segments are chosen by their live bytes alone.
 const AGED_SEGMENTS_MIN: usize = 256;
 
+/// Clients are served after so many fragments, see [`super::pace`].
+const FRAGMENTS_AT_ONCE: usize = 64;
+
 /// The collector gives up when it has gained nothing in so many rounds, although writes wait. In a
 /// pool of few segments, several rounds can be needed for one segment.
 const ROUNDS_IN_VAIN: u32 = 64;
@@ -109,7 +112,8 @@ impl<B: Backing> ThinStore<B> {
                 self.land_what_fits().await?;
                 self.checkpoint().await?;
             }
-            let victims = self.victims(self.missing_segments(0), false);
+            // More than is missing now: each round ends with a checkpoint.
+            let victims = self.victims(self.missing_segments(3), false);
             if victims.is_empty() && in_vain > 0 {
                 in_vain = ROUNDS_IN_VAIN;
                 continue;
@@ -163,15 +167,35 @@ impl<B: Backing> ThinStore<B> {
     /// Moves all that is live out of these segments, as far as there is room, and frees them.
     async fn collect_segments(self: &Rc<Self>, victims: &[u64]) -> Result<(), BlockError> {
         let mut copies: [VecDeque<Copy>; STREAMS] = Default::default();
+        self.begin_round(victims.len());
         for victim in victims {
-            let stream = self.stream_of(*victim);
-            self.collect_segment(*victim, &mut copies[stream]).await?;
-            self.write_copies(stream, &mut copies[stream], false).await?;
+            // A checkpoint of another task may have freed it meanwhile.
+            let is_left = self.segments.borrow().get(*victim).is_some_and(|segment| self.can_be_collected(segment));
+            if is_left {
+                let stream = self.stream_of(*victim);
+                self.collect_segment(*victim, &mut copies[stream]).await?;
+                self.make_room_for_clients().await;
+                self.write_copies(stream, &mut copies[stream], false).await?;
+            }
+            self.segment_collected();
         }
         for (stream, copies) in copies.iter_mut().enumerate() {
             self.write_copies(stream, copies, true).await?;
         }
-        self.checkpoint().await
+        self.checkpoint_at_pace().await?;
+        self.end_round();
+        Ok(())
+    }
+
+    /// Whether a segment has garbage to gain, and all that is in it is covered by a checkpoint.
+    fn can_be_collected(&self, segment: &Segment) -> bool {
+        let least_gain = (self.grid.segment_bytes / 64).max(BLOCK as u64);
+        segment.state == SegmentState::Closed
+            && segment.in_flight == 0
+            && !segment.unreadable
+            && segment.record.used_for != SegmentUse::Anchors
+            && segment.record.newest_sequence <= self.covered.get()
+            && u64::from(segment.record.live_bytes) + least_gain <= self.dense_bytes()
     }
 
     fn stream_of(&self, segment: u64) -> usize {
@@ -187,16 +211,7 @@ impl<B: Backing> ThinStore<B> {
     /// counts garbage in proportion to its age. It moves a tenth more under uniform writes.
     fn victims(&self, missing: usize, by_age: bool) -> Vec<u64> {
         let segments = self.segments.borrow();
-        let (covered, segment_bytes, dense) = (self.covered.get(), self.grid.segment_bytes, self.dense_bytes());
-        let least_gain = (segment_bytes / 64).max(BLOCK as u64);
-        let can_be_collected = |segment: &Segment| {
-            segment.state == SegmentState::Closed
-                && segment.in_flight == 0
-                && !segment.unreadable
-                && segment.record.used_for != SegmentUse::Anchors
-                && segment.record.newest_sequence <= covered
-                && u64::from(segment.record.live_bytes) + least_gain <= dense
-        };
+        let (segment_bytes, dense) = (self.grid.segment_bytes, self.dense_bytes());
         let (by_age, now) = (by_age && segments.len() >= AGED_SEGMENTS_MIN, self.next_sequence.get());
         // Content that outlived a whole turn of the pool is old enough.
         let old = segments.len() as u64 * segment_bytes / BLOCK as u64;
@@ -207,7 +222,7 @@ impl<B: Backing> ThinStore<B> {
         };
         let mut candidates: Vec<(Reverse<u128>, u32, u64)> = segments
             .iter()
-            .filter(|(_, segment)| can_be_collected(segment))
+            .filter(|(_, segment)| self.can_be_collected(segment))
             .map(|(id, segment)| (Reverse(merit(segment)), segment.record.live_bytes, id))
             .collect();
         drop(segments);
@@ -246,6 +261,7 @@ impl<B: Backing> ThinStore<B> {
         }
         let start = self.grid.start(id);
         let bytes = self.backing.read(start, self.env().alloc(self.grid.segment_bytes as usize)).await?.freeze();
+        self.make_room_for_clients().await;
         let mut at = 0;
         while at < bytes.len() {
             let Ok(index) = BatchIndex::decode(&bytes[at..], &self.key, start + at as u64, 0) else {
@@ -263,6 +279,7 @@ impl<B: Backing> ThinStore<B> {
                 self.move_node(node, start + place.start as u64).await?;
             }
             at += index.batch_bytes;
+            self.make_room_for_clients().await;
         }
         self.counts.borrow_mut().collected_segments += 1;
         Ok(())
@@ -276,7 +293,10 @@ impl<B: Backing> ThinStore<B> {
         bytes: &Buf,
         copies: &mut VecDeque<Copy>,
     ) -> Result<(), BlockError> {
-        for (record, content) in records.iter().zip(contents) {
+        for (number, (record, content)) in records.iter().zip(contents).enumerate() {
+            if number > 0 && number.is_multiple_of(FRAGMENTS_AT_ONCE) {
+                self.make_room_for_clients().await;
+            }
             let leaf = record.block / LEAF_BLOCKS;
             if !self.load_leaf(record.line, leaf).await? {
                 continue;
@@ -377,6 +397,7 @@ impl<B: Backing> ThinStore<B> {
             }
             taken.sort_by_key(|copy| copy.record.codec != Codec::Plain);
             self.write_run_of_copies(segment, &taken).await?;
+            self.make_room_for_clients().await;
         }
         Ok(())
     }
@@ -411,8 +432,11 @@ impl<B: Backing> ThinStore<B> {
             data[place.clone()].copy_from_slice(&copy.content);
         }
         self.counts.borrow_mut().collected_run_bytes += run_bytes;
-        self.backing.write(address, data.freeze(), false).await?;
-        for (copy, place) in copies.iter().zip(places) {
+        self.write_in_pieces(address, &data.freeze()).await?;
+        for (number, (copy, place)) in copies.iter().zip(places).enumerate() {
+            if number > 0 && number.is_multiple_of(FRAGMENTS_AT_ONCE) {
+                self.make_room_for_clients().await;
+            }
             let stored = StoredRange { address: address + place.start as u64, bytes: copy.record.stored_bytes };
             self.switch(copy, stored).await?;
         }

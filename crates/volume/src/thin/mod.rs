@@ -22,8 +22,9 @@
 //! ```
 //!
 //! From time to time a checkpoint makes the maps durable (`checkpoint`), and the collector moves
-//! what is live out of segments with much garbage (`collect`). After a crash the newest checkpoint
-//! is read, and then what came after it (`recover`).
+//! what is live out of segments with much garbage (`collect`), at a pace that leaves time to
+//! clients (`pace`). After a crash the newest checkpoint is read, and then what came after it
+//! (`recover`).
 //!
 //! Free segments are kept for the collector and for checkpoints, so that a full store still works
 //! (`space`).
@@ -45,11 +46,13 @@ mod backing;
 mod checkpoint;
 mod collect;
 mod compress;
+mod due;
 mod frames;
 mod grid;
 mod grow;
 mod leaf;
 mod order;
+mod pace;
 mod pending;
 mod pool;
 mod read;

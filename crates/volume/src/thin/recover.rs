@@ -31,6 +31,7 @@ use super::checkpoint::{anchor_address, write_anchor};
 use super::frames::Frames;
 use super::grid::Grid;
 use super::leaf::LiveChanges;
+use super::pace::Pace;
 use super::pending::{Part, block_bits};
 use super::pool::Growth;
 use super::runs::Place;
@@ -172,7 +173,7 @@ impl<B: Backing> ThinStore<B> {
             changes_since: Cell::new(anchor.next_sequence),
             intent_generation: Cell::new(anchor.intent_generation),
             collecting_segments: Cell::default(),
-            order: RefCell::default(),
+            due: RefCell::default(),
             node_segment: Cell::new(None),
             own_nodes: RefCell::default(),
             loading: RefCell::default(),
@@ -184,6 +185,7 @@ impl<B: Backing> ThinStore<B> {
             waits_for_landing: Cell::new(false),
             waits_for_segments: Cell::new(false),
             growth: Growth::default(),
+            pace: Pace::default(),
             collected_in_vain: Cell::new(0),
             garbage_in_vain: Cell::new(None),
             failed: RefCell::default(),

@@ -210,6 +210,16 @@ impl<B: Backing> ThinStore<B> {
         wanted.saturating_sub(segments.free_count())
     }
 
+    /// Bytes of runs that users can fill before they wait.
+    pub(super) fn free_run_bytes(&self) -> u64 {
+        let queue = self.queue.borrow();
+        let segments = self.segments.borrow();
+        let left = queue.open_segment().map_or(0, |open| segments.left(open));
+        let kept = self.reserved_segments(segments.len()) + self.growth.giving.get();
+        let free = segments.free_count().saturating_sub(kept) as u64 * self.grid.segment_bytes;
+        (left + free).saturating_sub(self.bytes_of_runs(queue.bytes()))
+    }
+
     /// Bytes that the collector's copies can take now.
     pub(super) fn room_for_copies(&self) -> u64 {
         let segments = self.segments.borrow();

@@ -19,10 +19,11 @@ use super::admit::VolumeSettings;
 use super::backing::Backing;
 use super::collect::STREAMS;
 use super::compress::Compressor;
+use super::due::Due;
 use super::frames::{Frame, Frames};
 use super::grid::Grid;
 use super::leaf::{LiveChanges, MapLeaf};
-use super::order::Order;
+use super::pace::Pace;
 use super::pending::Pending;
 use super::pool::Growth;
 use super::runs::RunQueue;
@@ -99,7 +100,7 @@ pub struct ThinStore<B: Backing> {
     /// being filled in the order of volumes.
     pub(super) collecting_segments: Cell<[Option<OpenSegment>; STREAMS + 1]>,
     /// Content that is to be stored anew.
-    pub(super) order: RefCell<Order>,
+    pub(super) due: RefCell<Due>,
     /// The segment that is being filled with nodes.
     pub(super) node_segment: Cell<Option<OpenSegment>>,
     /// Where the nodes of the store's own trees are.
@@ -121,6 +122,7 @@ pub struct ThinStore<B: Backing> {
     /// A write waits for free segments.
     pub(super) waits_for_segments: Cell<bool>,
     pub(super) growth: Growth,
+    pub(super) pace: Pace,
     /// How often the collector could gain nothing for writes that wait.
     pub(super) collected_in_vain: Cell<u64>,
     /// Garbage when the collector last gained nothing without being waited for.
@@ -169,6 +171,8 @@ pub struct ThinCounts {
     pub repacked_to_bytes: u64,
     /// Bytes that were brought into the order of their volume.
     pub reordered_bytes: u64,
+    /// How long the collector has rested for clients, in nanoseconds.
+    pub rested_ns: u64,
 }
 
 impl AddAssign for ThinCounts {
@@ -183,6 +187,7 @@ impl AddAssign for ThinCounts {
         self.repacked_from_bytes += other.repacked_from_bytes;
         self.repacked_to_bytes += other.repacked_to_bytes;
         self.reordered_bytes += other.reordered_bytes;
+        self.rested_ns += other.rested_ns;
     }
 }
 
@@ -312,7 +317,7 @@ impl<B: Backing> ThinStore<B> {
     async fn read_node(&self, id: NodeId, stored: StoredRange) -> Result<NodeContent, BlockError> {
         let bytes = self.read_stored(stored).await?;
         let content = if id.level == 0 {
-            decode_map_leaf(&bytes, id).map(|entries| NodeContent::Leaf(MapLeaf::new(entries)))
+            decode_map_leaf(&bytes, id).map(|entries| NodeContent::Leaf(Rc::new(MapLeaf::new(entries))))
         } else {
             let children = decode_inner_node(&bytes, id);
             children.map(|list| {

@@ -3,6 +3,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use format::thin::StoredRange;
 use format::thin::entry::ENTRY_BYTES;
@@ -39,7 +40,8 @@ impl Child {
 }
 
 pub(super) enum NodeContent {
-    Leaf(MapLeaf),
+    /// A checkpoint may hold it as well: then a change makes a copy.
+    Leaf(Rc<MapLeaf>),
     Inner(BTreeMap<u8, Child>),
 }
 
@@ -211,7 +213,7 @@ impl Trees {
             });
         }
         let id = leaf_id(line, leaf);
-        let node = Node::new_dirty(NodeContent::Leaf(MapLeaf::default()));
+        let node = Node::new_dirty(NodeContent::Leaf(Rc::default()));
         self.dirty_bytes += node.dirty_bytes();
         if self.nodes.insert(id, node).is_none() {
             self.leaves += 1;
@@ -227,7 +229,7 @@ impl Trees {
         let (result, blocks, live_bytes) = change_node(node, &mut self.dirty_bytes, |content| {
             let NodeContent::Leaf(content) = content else { unreachable!("level 0 is a leaf") };
             let (blocks, live_bytes) = (content.blocks() as i64, content.live_bytes() as i64);
-            let result = change(content);
+            let result = change(Rc::make_mut(content));
             (result, content.blocks() as i64 - blocks, content.live_bytes() as i64 - live_bytes)
         });
         self.mark_path(id, blocks, live_bytes);
@@ -266,15 +268,15 @@ impl Trees {
         self.dirty_bytes
     }
 
-    /// A checkpoint writes a node. Calls `encode` with its content.
-    pub fn clean<T>(&mut self, id: NodeId, generation: u64, encode: impl FnOnce(&NodeContent) -> T) -> T {
+    /// A checkpoint writes a node. Calls `freeze` with its content.
+    pub fn clean<T>(&mut self, id: NodeId, generation: u64, freeze: impl FnOnce(&NodeContent) -> T) -> T {
         let node = self.nodes.get_mut(&id).expect("a dirty node is in memory");
         self.dirty_bytes -= node.dirty_bytes();
         (node.is_dirty, node.generation) = (false, generation);
         if id.level == 0 {
             self.by_use.insert(node.used, id);
         }
-        encode(&node.content)
+        freeze(&node.content)
     }
 
     /// The place of a node as its parent has it, if all nodes above it are in memory: `Ok(None)` if

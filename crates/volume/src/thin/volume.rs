@@ -103,17 +103,17 @@ impl<B: Backing> Block for Thin<B> {
     }
 
     async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {
-        let _held = self.check(offset, buf.len() as u64)?;
+        let (_held, _client) = (self.check(offset, buf.len() as u64)?, self.0.store.client_request());
         self.0.store.read(self.0.line, offset, buf).await
     }
 
     async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
-        let _held = self.check(offset, data.len() as u64)?;
+        let (_held, _client) = (self.check(offset, data.len() as u64)?, self.0.store.client_request());
         self.0.store.write(self.0.line, offset, data, fua).await
     }
 
     async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
-        let _held = self.check(offset, len)?;
+        let (_held, _client) = (self.check(offset, len)?, self.0.store.client_request());
         if !how.keep_allocated {
             return self.0.store.punch(self.0.line, offset, len, how.fua).await;
         }
@@ -128,7 +128,7 @@ impl<B: Backing> Block for Thin<B> {
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        let _held = self.check(offset, len)?;
+        let (_held, _client) = (self.check(offset, len)?, self.0.store.client_request());
         self.0.store.punch(self.0.line, offset, len, false).await
     }
 

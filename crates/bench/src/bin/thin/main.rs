@@ -4,23 +4,27 @@
 //! volume would. The pool is brought to a steady state first: every block of the volume was
 //! overwritten several times, and garbage collection runs all the time.
 
+mod latency;
+mod setup;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bench::arguments::OneCore;
-use bench::group::{Group, Protection};
-use bench::load::{Pace, Rng, turn};
+use bench::load::Rng;
 use bench::process::go_first;
 use bench::report::{Report, Row, Target};
-use bench::rounds::{Basis, Rounds, Sample};
+use bench::rounds::{Basis, Rounds};
 use clap::Parser;
-use drive::{Block, Buf, BufMut, Env};
-use format::{BLOCK, ExtentRecord, Level};
+use drive::{Block, Buf, Env};
+use format::BLOCK;
 use mimalloc::MiMalloc;
 use runtime::ShardEnv;
-use volume::thin::{ArrayBacking, Compression, Grid, Thin, ThinStore, Tuning, VolumeSettings};
+use volume::thin::{Compression, Tuning};
+
+use latency::latency;
+use setup::{Bench, Contents};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 const MIB: u64 = 1 << 20;
@@ -40,8 +44,8 @@ struct Arguments {
     /// Directory of files whose stored size is compared with LZ4
     #[arg(long, default_value = "/usr/lib")]
     files: PathBuf,
-    /// Only one of: writes, lz4, reads, amplification, size
-    #[arg(long, value_parser = ["writes", "lz4", "reads", "amplification", "size"])]
+    /// Only one of: writes, lz4, reads, amplification, size, latency
+    #[arg(long, value_parser = ["writes", "lz4", "reads", "amplification", "size", "latency"])]
     only: Option<String>,
 }
 
@@ -93,160 +97,14 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
         if arguments.has("size") {
             rows.push(size(&arguments).await?);
         }
+        if arguments.has("latency") {
+            rows.extend(latency(&arguments).await?);
+        }
         Ok::<_, String>(rows)
     });
     let rows = rows.wait()??;
     runtime.stop();
     Ok(rows)
-}
-
-type Store = ThinStore<ArrayBacking<ShardEnv>>;
-
-/// A group with a pool in its first half.
-struct Bench {
-    group: Group,
-    store: Rc<Store>,
-    volume: Thin<ArrayBacking<ShardEnv>>,
-    blocks: u64,
-    /// The half that is written directly.
-    direct: std::ops::Range<u64>,
-}
-
-/// The contents of writes: many different blocks, of which half compresses well, or nothing does.
-struct Contents(Vec<Buf>);
-
-impl Contents {
-    fn new(compress: bool) -> Contents {
-        let mut rng = Rng::new(77);
-        let contents = (0..256).map(|_| {
-            let mut bytes = BufMut::zeroed(BLOCK);
-            let noise = if compress { BLOCK / 2 } else { BLOCK };
-            for word in bytes[..noise].chunks_mut(8) {
-                word.copy_from_slice(&(rng.below(u64::MAX) ^ rng.below(u64::MAX) << 7).to_le_bytes());
-            }
-            bytes.freeze()
-        });
-        Contents(contents.collect())
-    }
-
-    fn any(&self, rng: &mut Rng) -> Buf {
-        self.0[rng.below(self.0.len() as u64) as usize].clone()
-    }
-}
-
-impl Bench {
-    /// A pool in which a volume takes all but `spare` of the segments that clients may fill.
-    async fn make(
-        arguments: &Arguments,
-        spare: f64,
-        compression: Compression,
-        tuning: Tuning,
-    ) -> Result<Bench, String> {
-        let protection = Protection::LOG_AND_CHECKSUMS;
-        let group = Group::make("thin", Level::Raid6, 6, arguments.on.drives_mib * MIB, protection).await?;
-        let grid = Grid::plan(&group.array.shared().geometry);
-        let half = group.array.size_bytes() / 2 / grid.segment_bytes;
-        let direct = half * grid.segment_bytes..group.array.size_bytes() / MIB * MIB;
-        let extents = [ExtentRecord { start_byte: 0, len_bytes: half * grid.segment_bytes }];
-        if !group.array.add_intent_log().await.map_err(|error| error.to_string())? {
-            return Err("there is no room for the intent log".to_owned());
-        }
-        let backing = || ArrayBacking::new(ShardEnv::current(), group.array.clone(), (0, 1));
-        let array = group.array.shared().array;
-        Store::create(&backing(), array, [7; 16], grid, &extents).await.map_err(|error| error.to_string())?;
-        let store = Store::open(backing(), array, grid, &extents, tuning).await.map_err(|error| error.to_string())?;
-        store.set_settings(1, VolumeSettings { compression, ..VolumeSettings::default() });
-        // The limit is 15/16 of what the segments hold that clients may fill.
-        let held = store.space().limit as f64 * 16.0 / 15.0;
-        let blocks = (held * (1.0 - spare)) as u64 / BLOCK_BYTES;
-        let volume = Thin::new(store.clone(), 1, blocks * BLOCK_BYTES);
-        Ok(Bench { group, store, volume, blocks, direct })
-    }
-
-    /// Writes the volume once, and then overwrites it `times` times in random order.
-    async fn settle(&self, arguments: &Arguments, contents: &Rc<Contents>, times: f64, hot: bool) -> Sample {
-        let mut rng = Rng::new(5);
-        for start in (0..self.blocks).step_by(16) {
-            let count = 16.min(self.blocks - start);
-            let mut data = BufMut::zeroed((count * BLOCK_BYTES) as usize);
-            data.chunks_mut(BLOCK).for_each(|block| block.copy_from_slice(&contents.any(&mut rng)));
-            self.volume.write(start * BLOCK_BYTES, data.freeze(), false).await.expect("there is space");
-        }
-        self.overwrite(arguments, contents, (self.blocks as f64 * times) as u64, hot).await
-    }
-
-    /// Overwrites so many random blocks. `hot`: four of five writes go to a fifth of the blocks.
-    async fn overwrite(&self, arguments: &Arguments, contents: &Rc<Contents>, count: u64, hot: bool) -> Sample {
-        let left = Rc::new(std::cell::Cell::new(count));
-        let sample = turn(arguments.on.depth, Duration::from_secs(3600), |seed, _: Rc<Pace>| {
-            let (volume, contents, blocks, left) = (self.volume.clone(), contents.clone(), self.blocks, left.clone());
-            let mut rng = Rng::new(seed + 91 * count);
-            async move {
-                while left.get() > 0 {
-                    left.set(left.get() - 1);
-                    let block = match hot {
-                        true if rng.below(5) < 4 => rng.below(blocks / 5),
-                        true => blocks / 5 + rng.below(blocks - blocks / 5),
-                        false => rng.below(blocks),
-                    };
-                    let data = contents.any(&mut rng);
-                    volume.write(block * BLOCK_BYTES, data, false).await.expect("there is space");
-                }
-            }
-        });
-        Sample { amount: count as f64, ..sample.await }
-    }
-
-    /// Rounds of 4 KiB overwrites or reads: of the volume, and directly.
-    async fn rounds(&self, arguments: &Arguments, contents: &Rc<Contents>, reads: bool) -> Rounds {
-        let mut rounds = Rounds::new(2);
-        for round in 0..=usize::from(arguments.on.rounds) {
-            for contender in Rounds::order(2, round) {
-                let sample = turn(arguments.on.depth, arguments.on.turn(), |seed, pace| {
-                    let (volume, array, env) = (self.volume.clone(), self.group.array.clone(), ShardEnv::current());
-                    let (contents, direct, blocks) = (contents.clone(), self.direct.clone(), self.blocks);
-                    let mut rng = Rng::new(seed + 1000 * round as u64);
-                    async move {
-                        let places = (direct.end - direct.start) / BLOCK_BYTES;
-                        while pace.goes_on() {
-                            let data = contents.any(&mut rng);
-                            let (thin, place) = (rng.below(blocks), direct.start + rng.below(places) * BLOCK_BYTES);
-                            match (contender, reads) {
-                                (0, true) => drop(volume.read(thin * BLOCK_BYTES, env.alloc(BLOCK)).await),
-                                (0, false) => volume.write(thin * BLOCK_BYTES, data, false).await.expect("space"),
-                                (_, true) => drop(array.read(place, env.alloc(BLOCK)).await),
-                                (_, false) => array.write(place, data, false).await.expect("memory does not fail"),
-                            }
-                        }
-                    }
-                });
-                let sample = sample.await;
-                if round > 0 {
-                    rounds.add(contender, sample);
-                }
-            }
-        }
-        rounds
-    }
-
-    /// Writes the direct half once.
-    async fn fill_direct(&self, contents: &Contents) {
-        let mut rng = Rng::new(3);
-        for at in self.direct.clone().step_by(MIB as usize) {
-            let mut data = BufMut::zeroed(MIB as usize);
-            data.chunks_mut(BLOCK).for_each(|block| block.copy_from_slice(&contents.any(&mut rng)));
-            self.group.array.write(at, data.freeze(), false).await.expect("memory does not fail");
-        }
-    }
-
-    async fn close(self) -> Result<(), String> {
-        let Bench { group, store, volume, .. } = self;
-        store.stop().await.map_err(|error| error.to_string())?;
-        drop((store, volume));
-        // Discards reach the drives a little later.
-        ShardEnv::current().sleep(Duration::from_millis(500)).await;
-        group.close().await
-    }
 }
 
 /// Overwrites at 20% spare: CPU time, and drive operations.
