@@ -251,8 +251,8 @@ pub struct GroupCreateArgs {
 /// Maintenance settings of a group. A setting that is not given stays as it is.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
-    /// Keep the 99th percentile of clients' latency below this while rebuilding and scrubbing, such
-    /// as 5ms; default off
+    /// Keep the 99th percentile of clients' latency below this beside background work, such as 5ms;
+    /// default off
     #[arg(long, value_name = "DURATION|off", value_parser = parse_duration_or_off)]
     pub client_p99: Option<DurationOrOff>,
     /// Replace a member that stays far slower than the others by a spare; default off: it is only
