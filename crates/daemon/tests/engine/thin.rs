@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use api::*;
 use daemon::Engine;
@@ -301,11 +302,45 @@ async fn settings_of_a_thin_volume_are_kept_through_restarts_and_have_effect() {
     });
     assert_eq!(
         changed.await.unwrap().steps,
-        ["store new blocks uncompressed", "let the whole volume be written", "let writes wait 2s for space"]
+        [
+            "store new blocks uncompressed",
+            "let the whole volume be written",
+            "let writes wait 2s for space",
+            "pack content again that was not written for 1h"
+        ]
     );
     write(&socket, "logs", 20 * MIB, text(MIB)).await.unwrap();
     assert!(read(&socket, "logs", 20 * MIB, MIB).await == text(MIB));
     delete(&engine, "logs").await;
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn content_that_was_not_written_for_a_while_takes_less_space() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    bench.create(&engine, bench.request("tank", Level::Raid6, 5)).await;
+    let socket = volume(&bench, &engine, "old", 1 << 30, true).await;
+    write(&socket, "old", 0, text(8 * MIB)).await.unwrap();
+    let after = |seconds| ThinUpdate { repack_after_s: Some(seconds), ..ThinUpdate::default() };
+    let name: VolumeName = "tank/old".parse().unwrap();
+    let changed = engine.volume_thin(&name, after(1)).await.unwrap();
+    assert_eq!(changed.steps, ["pack content again that was not written for 1s"]);
+    let began = Instant::now();
+    while show(&engine, "old").await.stored_bytes.unwrap() > 2 * MIB {
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", pool(&engine).await);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let work = pool(&engine).await.unwrap().work;
+    assert!(work.repacked_to_bytes > 0 && work.repacked_to_bytes < work.repacked_from_bytes / 4, "{work:?}");
+    assert!(read(&socket, "old", 0, 8 * MIB).await == text(8 * MIB));
+    end(engine).await;
+
+    let engine = bench.engine().await;
+    assert!(read(&socket, "old", 0, 8 * MIB).await == text(8 * MIB));
+    let shown = show(&engine, "old").await;
+    assert_eq!(shown.thin.unwrap().repack_after_s, Some(1));
+    delete(&engine, "old").await;
     end(engine).await;
 }
 

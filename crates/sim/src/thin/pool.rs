@@ -300,7 +300,7 @@ impl Pool {
     pub async fn work(&self, model: &RefCell<Model>, rng: &mut Rng, steps: usize) {
         for _ in 0..steps {
             let line = *rng.pick(&self.lines);
-            self.store.look_for_cold();
+            self.store.look_for_work();
             match rng.index(40) {
                 0..=15 => {
                     let many = 1 + rng.index(8);

@@ -21,7 +21,7 @@ const WORK: Duration = Duration::from_secs(50);
 
 async fn pass(group: &Group, pool: &Pool, time: Duration) {
     group.env.sleep(time).await;
-    pool.store.look_for_cold();
+    pool.store.look_for_work();
     group.env.sleep(WORK).await;
 }
 
@@ -31,7 +31,6 @@ async fn write(pool: &Pool, model: &RefCell<Model>, line: u32) {
     let pieces = (0..pool.blocks / 8).step_by(6);
     join_all(pieces.map(|start| pool.write(model, line, start..start + 6, false))).await;
     pool.store.land_all().await.expect("lands");
-    pool.store.checkpoint().await.expect("makes a checkpoint");
 }
 
 #[test]
@@ -50,7 +49,7 @@ fn cold_content_is_packed_again_and_is_as_before() {
             [1, 2].iter().for_each(|line| pool.change_settings(*line, |it| it.repack_after = Some(COLD_AFTER)));
             write(&pool, &model, 1).await;
             // The turn begins: what comes later is not cold at the end of it.
-            pool.store.look_for_cold();
+            pool.store.look_for_work();
             write(&pool, &model, 2).await;
             let bytes = |line| pool.store.mapped(line).1;
             let before = [bytes(1), bytes(2)];
@@ -107,15 +106,14 @@ fn content_that_is_read_in_order_is_stored_in_order() {
                 rng.shuffle(&mut order);
             }
             pool.store.land_all().await.expect("lands");
-            pool.store.checkpoint().await.expect("makes a checkpoint");
             let before = reads_in_order(&group, &pool, &model, 1).await;
-            group.env.sleep(WORK).await;
+            pass(&group, &pool, Duration::ZERO).await;
             let reordered = pool.store.counts().reordered_bytes;
             assert!(reordered > 0, "{context}");
             let after = reads_in_order(&group, &pool, &model, 1).await;
             let of_one_in_order = reads_in_order(&group, &pool, &model, 2).await;
             assert!(after < before / 3 && after < 2 * of_one_in_order, "{context}: {after} reads, {before} before");
-            group.env.sleep(WORK).await;
+            pass(&group, &pool, Duration::ZERO).await;
             assert_eq!(pool.store.counts().reordered_bytes, reordered, "{context}: it is in order");
             pool.check_space();
             pool.flush(&model).await;
@@ -162,6 +160,7 @@ fn damaged_content_is_not_stored_anew() {
             create(&group).await;
             let pool = open_with(&group, blocks, [Compression::Off; 2]).await;
             write(&pool, &model, 1).await;
+            pool.store.checkpoint().await.expect("makes a checkpoint");
             if is_damaged {
                 damage_plain_fragments(&group, &mut rng).await;
             }

@@ -25,6 +25,8 @@ pub(super) struct Due {
     pub turns: BTreeMap<u32, Turn>,
     /// Leaves that were read in order, and are scattered.
     pub scattered: BTreeSet<(u32, u64)>,
+    /// It is time to store anew what is due.
+    pub is_time: bool,
     /// Ranges that were read in order lately.
     readers: VecDeque<Reader>,
 }

@@ -34,13 +34,14 @@ impl<B: Backing> ThinStore<B> {
     pub(super) fn want_order(&self, line: u32, leaf: u64) {
         let is_due = self.trees.borrow().leaf(line, leaf).is_some_and(|leaf| is_scattered(leaf.entries()));
         let mut due = self.due.borrow_mut();
-        if is_due && due.scattered.len() < SCATTERED_MAX && due.scattered.insert((line, leaf)) {
-            self.work.raise();
+        if is_due && due.scattered.len() < SCATTERED_MAX {
+            due.scattered.insert((line, leaf));
         }
     }
 
-    /// Looks which volumes have cold content to be packed again. To be called about once a second.
-    pub fn look_for_cold(&self) {
+    /// Looks what is to be stored anew: cold content of volumes, and what was read in order. To be
+    /// called about once a second.
+    pub fn look_for_work(&self) {
         let (now, next) = (self.env().now(), self.next_sequence.get());
         let settings = self.settings.borrow();
         let mut due = self.due.borrow_mut();
@@ -55,13 +56,21 @@ impl<B: Backing> ThinStore<B> {
             turn.now = (!cold.is_empty()).then_some((cold, 0));
             (turn.began, turn.began_at) = (now, next);
         }
-        if due.turns.values().any(|turn| turn.now.is_some()) {
+        due.is_time = !due.scattered.is_empty() || due.turns.values().any(|turn| turn.now.is_some());
+        if due.is_time {
             self.work.raise();
         }
     }
 
     /// Stores anew what is due, as long as there are enough free segments.
     pub(super) async fn keep_order(self: Rc<Self>) -> Result<(), BlockError> {
+        if !std::mem::take(&mut self.due.borrow_mut().is_time) || self.missing_segments(1) > 0 {
+            return Ok(());
+        }
+        // An idle store makes none by itself.
+        if self.covered.get() < self.coverable() {
+            self.checkpoint_at_pace().await?;
+        }
         let (mut checksums, mut copies) = (Checksums::default(), VecDeque::new());
         while self.check_usable().is_ok() && self.missing_segments(1) == 0 {
             let began = self.env().now();

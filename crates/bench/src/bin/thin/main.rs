@@ -95,7 +95,7 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
             }
         }
         if arguments.has("size") {
-            rows.push(size(&arguments).await?);
+            rows.extend(sizes(&arguments).await?);
         }
         if arguments.has("latency") {
             rows.extend(latency(&arguments).await?);
@@ -230,27 +230,39 @@ async fn amplification(arguments: &Arguments, spare: f64, hot: bool, most: f64) 
     Ok(row)
 }
 
-/// The stored size of files beside LZ4 alone in pieces of the same size.
-async fn size(arguments: &Arguments) -> Result<Row, String> {
+/// The stored size of files beside LZ4 alone in pieces of the same size, and once they were packed
+/// again beside Zstandard alone in pieces of 64 KiB.
+async fn sizes(arguments: &Arguments) -> Result<[Row; 2], String> {
     const PIECE: usize = 4 * BLOCK;
+    const LARGE_PIECE: usize = 16 * BLOCK;
     let bench = Bench::make(arguments, 0.2, Compression::Lz4, Tuning::default()).await?;
     let room = bench.blocks as usize * BLOCK / 2;
     let mut image = Vec::new();
     add_files(&arguments.files, room, &mut image);
-    image.resize(image.len().next_multiple_of(16 * BLOCK), 0);
+    image.resize(image.len().next_multiple_of(LARGE_PIECE), 0);
     let ideal: usize = image.chunks(PIECE).map(|piece| lz4_flex::block::compress(piece).len().min(piece.len())).sum();
-    for (index, piece) in image.chunks(16 * BLOCK).enumerate() {
+    let zstd =
+        |piece: &[u8]| zstd::bulk::compress(piece, 3).map_or(piece.len(), |packed| packed.len().min(piece.len()));
+    let ideal_again: usize = image.chunks(LARGE_PIECE).map(zstd).sum();
+    for (index, piece) in image.chunks(LARGE_PIECE).enumerate() {
         let data = Buf::from(piece.to_vec());
-        bench.volume.write((index * 16 * BLOCK) as u64, data, false).await.map_err(|error| error.to_string())?;
+        bench.volume.write((index * LARGE_PIECE) as u64, data, false).await.map_err(|error| error.to_string())?;
     }
     bench.store.land_all().await.map_err(|error| error.to_string())?;
     bench.store.checkpoint().await.map_err(|error| error.to_string())?;
-    let sums = bench.store.space().segments;
-    let stored = (sums.live_data + sums.live_nodes) as f64;
-    let what = format!("LZ4 size of {} MiB of files per stored byte, maps counted", image.len() / MIB as usize);
-    let row = Row::count(&what, "bytes", ideal as f64, stored, Target::AtLeast(0.95));
+    let stored = || {
+        let sums = bench.store.space().segments;
+        (sums.live_data + sums.live_nodes) as f64
+    };
+    let files = format!("{} MiB of files", image.len() / MIB as usize);
+    let what = format!("LZ4 size of {files} per stored byte, maps counted");
+    let first = Row::count(&what, "bytes", ideal as f64, stored(), Target::AtLeast(0.95));
+    bench.store.repack_once(1).await.map_err(|error| error.to_string())?;
+    bench.store.checkpoint().await.map_err(|error| error.to_string())?;
+    let what = format!("Zstandard size of {files} in 64 KiB per byte packed again, maps counted");
+    let again = Row::count(&what, "bytes", ideal_again as f64, stored(), Target::AtLeast(0.95));
     bench.close().await?;
-    Ok(row)
+    Ok([first, again])
 }
 
 /// The files below a directory, each in whole blocks, as in a file system.

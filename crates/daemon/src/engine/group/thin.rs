@@ -314,11 +314,11 @@ impl Group {
     }
 
     /// Has the stores enter into their maps what is pending, if they were idle since the last call.
-    /// So the numbers for people are right, and discarded space is free. Has them look for cold
-    /// content, too.
+    /// So the numbers for people are right, and discarded space is free. Has them look for
+    /// content that is to be stored anew, too.
     pub async fn tend_stores(&self) {
         let tend = |store: Rc<Store>| async move {
-            store.look_for_cold();
+            store.look_for_work();
             store.land_if_idle().await.is_ok()
         };
         // An error means that the group is being stopped, or the store has failed.
