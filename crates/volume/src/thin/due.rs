@@ -50,6 +50,13 @@ struct Reader {
 }
 
 impl Due {
+    /// Leaves of a volume from `leaf` on were looked at, and not stored anew.
+    pub fn go_back(&mut self, line: u32, leaf: u64) {
+        if let Some((_, next)) = self.turns.get_mut(&line).and_then(|turn| turn.now.as_mut()) {
+            *next = leaf.min(*next);
+        }
+    }
+
     /// Notes a read. Returns the leaves that it was the last part of.
     pub fn read(&mut self, line: u32, from: u64, to: u64) -> Range<u64> {
         let place = self.readers.iter().position(|reader| reader.line == line && reader.to == from);

@@ -5,17 +5,16 @@
 //! was written before a turn began is cold at the end of it. So content is cold after one to two of
 //! these times. After a start the first turn begins anew.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
 use drive::{BlockError, Env, Nanos};
 
 use super::backing::Backing;
-use super::collect::{Copy, ORDERED};
+use super::collect::ORDERED;
 use super::compress::Compression;
 use super::due::{READ_BYTES_MIN, SCATTERED_MAX, Turn};
-use super::repack::{Checksums, Rewrite, is_scattered};
+use super::repack::{Rewrite, Underway, is_scattered};
 use super::store::ThinStore;
 
 /// The level of Zstandard for volumes that have another codec.
@@ -71,16 +70,25 @@ impl<B: Backing> ThinStore<B> {
         if self.covered.get() < self.coverable() {
             self.checkpoint_at_pace().await?;
         }
-        let (mut checksums, mut copies) = (Checksums::default(), VecDeque::new());
+        let mut underway = Underway::default();
         while self.check_usable().is_ok() && self.missing_segments(1) == 0 {
             let began = self.env().now();
             let Some((line, leaf, how)) = self.next_leaf_to_copy().await? else { break };
-            if !self.store_anew((line, leaf), &how, &mut checksums, &mut copies).await? {
-                return Ok(());
+            if !self.store_anew((line, leaf), &how, &mut underway).await? {
+                self.due.borrow_mut().go_back(line, leaf);
+                break;
             }
             self.rest_after(began).await;
         }
-        self.write_ordered(&mut copies, true).await.map(|_| ())
+        if self.check_usable().is_err() {
+            return Ok(());
+        }
+        if !self.write_ordered(&mut underway, true).await?
+            && let Some((line, leaf)) = underway.first_leaf
+        {
+            self.due.borrow_mut().go_back(line, leaf);
+        }
+        Ok(())
     }
 
     /// Packs all content of a volume again that a checkpoint covers. For checks.
@@ -88,15 +96,15 @@ impl<B: Backing> ThinStore<B> {
     /// # Errors
     /// [`BlockError`] if the store has failed.
     pub async fn repack_once(self: &Rc<Self>, line: u32) -> Result<(), BlockError> {
-        let (mut checksums, mut copies) = (Checksums::default(), VecDeque::new());
         let (mut at, how) = (0, Rewrite::Repack { level: LEVEL_USUAL, writes: 0..u64::MAX });
+        let mut underway = Underway::default();
         while let Some(leaf) = self.next_leaf(line, at).await? {
-            if !self.store_anew((line, leaf), &how, &mut checksums, &mut copies).await? {
+            if !self.store_anew((line, leaf), &how, &mut underway).await? {
                 return Ok(());
             }
             at = leaf + 1;
         }
-        self.write_ordered(&mut copies, true).await.map(|_| ())
+        self.write_ordered(&mut underway, true).await.map(|_| ())
     }
 
     /// Stores a leaf anew. False if there are not enough free segments.
@@ -104,21 +112,30 @@ impl<B: Backing> ThinStore<B> {
         self: &Rc<Self>,
         leaf: (u32, u64),
         how: &Rewrite,
-        checksums: &mut Checksums,
-        copies: &mut VecDeque<Copy>,
+        underway: &mut Underway,
     ) -> Result<bool, BlockError> {
         if self.coming_checkpoint_bytes() >= self.checkpoint_bytes() / 4 {
             self.checkpoint_at_pace().await?;
         }
-        self.copy_leaf(leaf, how, checksums, copies).await?;
-        self.write_ordered(copies, false).await
+        let is_of_another = underway.first_leaf.is_some_and(|(line, _)| line != leaf.0);
+        if is_of_another && !self.write_ordered(underway, true).await? {
+            return Ok(false);
+        }
+        self.copy_leaf(leaf, how, underway).await?;
+        self.write_ordered(underway, false).await
     }
 
     /// Writes copies to runs. Without `pad`, only those that fill runs. False if there are not
     /// enough free segments.
-    async fn write_ordered(self: &Rc<Self>, copies: &mut VecDeque<Copy>, pad: bool) -> Result<bool, BlockError> {
-        match self.write_copies(ORDERED, copies, pad).await {
-            Ok(()) => Ok(true),
+    async fn write_ordered(self: &Rc<Self>, underway: &mut Underway, pad: bool) -> Result<bool, BlockError> {
+        match self.write_copies(ORDERED, &mut underway.copies, pad).await {
+            Ok(()) => {
+                if underway.copies.is_empty() {
+                    *self.counts.borrow_mut() += std::mem::take(&mut underway.counts);
+                    underway.first_leaf = None;
+                }
+                Ok(true)
+            }
             Err(BlockError::NoSpace) => Ok(false),
             Err(error) => Err(error),
         }

@@ -27,7 +27,7 @@ use super::backing::Backing;
 use super::collect::{Copy, OldPlaces};
 use super::compress::Compression;
 use super::segments::SegmentState;
-use super::store::ThinStore;
+use super::store::{ThinCounts, ThinStore};
 
 /// Content is packed again if that saves at least one part in so many.
 const LEAST_SAVING: u64 = 16;
@@ -68,9 +68,20 @@ struct WindowSources {
     sources: Vec<Source>,
 }
 
+/// Content on the way to its new place, and what is known of segments.
+#[derive(Default)]
+pub(super) struct Underway {
+    pub copies: VecDeque<Copy>,
+    /// The first leaf of which copies are not written yet.
+    pub first_leaf: Option<(u32, u64)>,
+    /// To be counted once all copies are written.
+    pub counts: ThinCounts,
+    checksums: Checksums,
+}
+
 /// The checksums of fragments in some segments, by their addresses.
 #[derive(Default)]
-pub(super) struct Checksums(VecDeque<SegmentChecksums>);
+struct Checksums(VecDeque<SegmentChecksums>);
 
 struct SegmentChecksums {
     id: u64,
@@ -79,7 +90,7 @@ struct SegmentChecksums {
 }
 
 impl<B: Backing> ThinStore<B> {
-    /// Adds to `copies` what is to be stored anew of a leaf. Fragments that cannot be read stay as
+    /// Adds copies of what is to be stored anew of a leaf. Fragments that cannot be read stay as
     /// they are.
     ///
     /// # Errors
@@ -88,21 +99,32 @@ impl<B: Backing> ThinStore<B> {
         self: &Rc<Self>,
         (line, leaf): (u32, u64),
         how: &Rewrite,
-        checksums: &mut Checksums,
-        copies: &mut VecDeque<Copy>,
+        underway: &mut Underway,
     ) -> Result<(), BlockError> {
         // No segment is discarded as long as this is held.
         let readers = self.readers.borrow().clone();
         if !self.load_leaf(line, leaf).await? {
             return Ok(());
         }
-        let mut found = Vec::new();
+        let (mut found, mut counts) = (Vec::new(), underway.counts);
         for WindowSources { window, sources } in self.windows_to_copy(line, leaf, how) {
-            let Some(stored) = self.read_sources(&sources, checksums).await else { continue };
-            found.extend(match how {
-                Rewrite::Repack { level, .. } => self.pack_window((line, leaf, window), &sources, &stored, *level),
-                Rewrite::Reorder => self.copy_as_it_is((line, leaf), &sources, &stored),
-            });
+            let Some(stored) = self.read_sources(&sources, &mut underway.checksums).await else { continue };
+            let before: u64 = sources.iter().map(|source| source.entry.live_bytes()).sum();
+            match how {
+                Rewrite::Repack { level, .. } => {
+                    let copies = self.pack_window((line, leaf, window), &sources, &stored, *level);
+                    let after: u64 = copies.iter().map(Copy::bytes).sum();
+                    if !copies.is_empty() && after + before / LEAST_SAVING <= before {
+                        (counts.repacked_from_bytes, counts.repacked_to_bytes) =
+                            (counts.repacked_from_bytes + before, counts.repacked_to_bytes + after);
+                        found.extend(copies);
+                    }
+                }
+                Rewrite::Reorder => {
+                    counts.reordered_bytes += before;
+                    found.extend(self.copy_as_it_is((line, leaf), &sources, &stored));
+                }
+            }
             // To pack takes time.
             self.env().turn_end().await;
         }
@@ -110,7 +132,9 @@ impl<B: Backing> ThinStore<B> {
         if !found.is_empty() && self.load_leaf(line, leaf).await? && self.can_change_nodes() {
             // From now on, the next checkpoint counts on the leaf.
             self.trees.borrow_mut().rewrite(NodeId { line, level: 0, index: leaf });
-            copies.extend(found);
+            underway.first_leaf.get_or_insert((line, leaf));
+            underway.counts = counts;
+            underway.copies.extend(found);
         }
         Ok(())
     }
@@ -199,7 +223,7 @@ impl<B: Backing> ThinStore<B> {
         Some(by_address)
     }
 
-    /// The content of a window in as few fragments as possible. Nothing if that saves too little.
+    /// The content of a window in as few fragments as possible. Nothing if it is damaged.
     fn pack_window(
         &self,
         (line, leaf, window): (u32, u64, u8),
@@ -215,7 +239,7 @@ impl<B: Backing> ThinStore<B> {
             return Vec::new();
         };
         let window_block = leaf * LEAF_BLOCKS + u64::from(window) * WINDOW_BLOCKS;
-        let copies: Vec<Copy> = pieces(sources)
+        pieces(sources)
             .into_iter()
             .map(|piece| {
                 let of_piece = || piece.blocks.clone().map(|block| &sources[source_of(sources, block).expect("used")]);
@@ -239,16 +263,7 @@ impl<B: Backing> ThinStore<B> {
                 };
                 Copy::new(&record, (piece.blocks.start, piece.blocks.len() as u8), self.pack(level, content), old)
             })
-            .collect();
-        let before: u64 = sources.iter().map(|source| source.entry.live_bytes()).sum();
-        let after: u64 = copies.iter().map(Copy::bytes).sum();
-        if after + before / LEAST_SAVING > before {
-            return Vec::new();
-        }
-        let mut counts = self.counts.borrow_mut();
-        counts.repacked_from_bytes += before;
-        counts.repacked_to_bytes += after;
-        copies
+            .collect()
     }
 
     /// The packed form of a content, which was decompressed and compared, or the content itself.
@@ -279,7 +294,6 @@ impl<B: Backing> ThinStore<B> {
                 birth: entry.birth,
             };
             copies.extend(self.copies_of(&record, entry.used, stored, entry.stored).into_iter().flatten());
-            self.counts.borrow_mut().reordered_bytes += entry.live_bytes();
         }
         copies
     }
