@@ -152,8 +152,8 @@ impl VolumeModel {
     }
 }
 
-/// Writes, checkpoints, collections and packing again, and with `discards` discards. Everything is
-/// flushed in the end.
+/// Writes, checkpoints, collections and content stored anew, and with `discards` discards.
+/// Everything is flushed in the end.
 pub async fn work(store: &Rc<Store>, volumes: &[Volume], models: &mut [VolumeModel], rng: &mut Rng, discards: bool) {
     for _ in 0..60 {
         let which = rng.index(volumes.len());
@@ -163,7 +163,7 @@ pub async fn work(store: &Rc<Store>, volumes: &[Volume], models: &mut [VolumeMod
         let most = *rng.pick(&[600, 5000, 200_000]);
         let end = (start + 1 + rng.index(most)).min(size);
         let range = &mut model.bytes[start..end];
-        match rng.index(9) {
+        match rng.index(10) {
             0 if discards => {
                 range.fill(0);
                 volume.discard(start as u64, (end - start) as u64).await.unwrap();
@@ -172,6 +172,7 @@ pub async fn work(store: &Rc<Store>, volumes: &[Volume], models: &mut [VolumeMod
             2 => store.collect_once().await.unwrap(),
             3 => store.land_all().await.unwrap(),
             4 => store.repack_once(1 + which as u32).await.unwrap(),
+            5 => store.reorder_once(1 + which as u32).await.unwrap(),
             _ => {
                 rng.fill(range);
                 if rng.chance(1, 2) {

@@ -59,7 +59,14 @@ pub(super) struct Copy {
 }
 
 /// Where the blocks of a copy were: one fragment, or several that become one.
-pub(super) type OldPlaces = SmallVec<[StoredRange; 1]>;
+pub(super) type OldPlaces = SmallVec<[OldPlace; 1]>;
+
+/// A fragment in a segment since an opening of that. Later the same place can have other content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OldPlace {
+    pub stored: StoredRange,
+    pub opening: u64,
+}
 
 impl Copy {
     /// Blocks of a fragment from its block `first` on, with their content as it is to be stored.
@@ -251,10 +258,10 @@ impl<B: Backing> ThinStore<B> {
     }
 
     async fn collect_segment(self: &Rc<Self>, id: u64, copies: &mut VecDeque<Copy>) -> Result<(), BlockError> {
-        let (live, used_for) = {
+        let (live, used_for, opening) = {
             let segments = self.segments.borrow();
-            let record = segments.get(id).expect("a segment of the store").record;
-            (record.live_bytes, record.used_for)
+            let segment = segments.get(id).expect("a segment of the store");
+            (segment.record.live_bytes, segment.record.used_for, segment.opening)
         };
         if live == 0 {
             return Ok(());
@@ -271,7 +278,7 @@ impl<B: Backing> ThinStore<B> {
             let contents = index.records.contents(0).map(|range| range.start + at..range.end + at);
             let contents: Vec<std::ops::Range<usize>> = contents.collect();
             if used_for == SegmentUse::Data {
-                self.copy_fragments(id, (&index.records.fragments, &contents), &bytes, copies).await?;
+                self.copy_fragments((id, opening), (&index.records.fragments, &contents), &bytes, copies).await?;
             }
             let places = contents[index.records.fragments.len()..].iter();
             for (record, place) in index.records.nodes.iter().zip(places) {
@@ -288,7 +295,7 @@ impl<B: Backing> ThinStore<B> {
     /// Copies the live blocks of these fragments.
     async fn copy_fragments(
         self: &Rc<Self>,
-        segment: u64,
+        (segment, opening): (u64, u64),
         (records, contents): (&[FragmentRecord], &[std::ops::Range<usize>]),
         bytes: &Buf,
         copies: &mut VecDeque<Copy>,
@@ -304,6 +311,9 @@ impl<B: Backing> ThinStore<B> {
             let old =
                 StoredRange { address: self.grid.start(segment) + content.start as u64, bytes: record.stored_bytes };
             let Some(used) = self.used_of(record, old) else { continue };
+            if !self.is_opening(OldPlace { stored: old, opening }) {
+                break;
+            }
             if !self.can_change_nodes() {
                 break;
             }
@@ -313,7 +323,7 @@ impl<B: Backing> ThinStore<B> {
             }
             // From now on, the next checkpoint counts on the leaf.
             self.trees.borrow_mut().rewrite(NodeId { line: record.line, level: 0, index: leaf });
-            match self.copies_of(record, used, &bytes.slice(content.clone()), old) {
+            match self.copies_of(record, used, &bytes.slice(content.clone()), OldPlace { stored: old, opening }) {
                 Some(new) => copies.extend(new),
                 None => self.segments.borrow_mut().mark_unreadable(segment),
             }
@@ -328,7 +338,7 @@ impl<B: Backing> ThinStore<B> {
         record: &FragmentRecord,
         used: u16,
         stored: &Buf,
-        old: StoredRange,
+        old: OldPlace,
     ) -> Option<Vec<Copy>> {
         let plain = |content: &Buf, (first, blocks): (u8, u8)| {
             let from = usize::from(first) * BLOCK;
@@ -361,6 +371,12 @@ impl<B: Backing> ThinStore<B> {
             .collect();
         let is_shorter = parts.iter().map(Copy::bytes).sum::<u64>() < whole.bytes();
         Some(if is_shorter { parts } else { vec![whole] })
+    }
+
+    /// Whether a segment is still the one that it was.
+    fn is_opening(&self, place: OldPlace) -> bool {
+        let id = self.grid.segment_of(place.stored.address);
+        self.segments.borrow().get(id).is_some_and(|segment| segment.opening == place.opening)
     }
 
     /// The blocks of a fragment that the map has at this place.
@@ -455,7 +471,9 @@ impl<B: Backing> ThinStore<B> {
         let window = first / WINDOW_BLOCKS as u8;
         let trees = self.trees.borrow();
         let leaf = trees.leaf(record.line, leaf_index).expect("it was just loaded");
-        let still = |block: &u8| leaf.find(first + block).is_some_and(|entry| copy.old.contains(&entry.stored));
+        let old: SmallVec<[OldPlace; 1]> = copy.old.iter().copied().filter(|old| self.is_opening(*old)).collect();
+        let is_old = |entry: &MapEntry| old.iter().any(|old| old.stored == entry.stored);
+        let still = |block: &u8| leaf.find(first + block).is_some_and(is_old);
         let used = (0..record.blocks).filter(still).fold(0u16, |bits, block| bits | 1 << block);
         drop(trees);
         if used == 0 {

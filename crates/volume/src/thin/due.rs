@@ -50,9 +50,11 @@ struct Reader {
 }
 
 impl Due {
-    /// Leaves of a volume from `leaf` on were looked at, and not stored anew.
-    pub fn go_back(&mut self, line: u32, leaf: u64) {
-        if let Some((_, next)) = self.turns.get_mut(&line).and_then(|turn| turn.now.as_mut()) {
+    /// A leaf was not stored anew although it is due: to be put in order, or to be packed again.
+    pub fn put_back(&mut self, line: u32, leaf: u64, is_scattered: bool) {
+        if is_scattered {
+            self.scattered.insert((line, leaf));
+        } else if let Some((_, next)) = self.turns.get_mut(&line).and_then(|turn| turn.now.as_mut()) {
             *next = leaf.min(*next);
         }
     }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use drive::{BlockError, Env, Nanos};
+use format::thin::entry::LEAF_BLOCKS;
 
 use super::backing::Backing;
 use super::collect::ORDERED;
@@ -73,9 +74,9 @@ impl<B: Backing> ThinStore<B> {
         let mut underway = Underway::default();
         while self.check_usable().is_ok() && self.missing_segments(1) == 0 {
             let began = self.env().now();
-            let Some((line, leaf, how)) = self.next_leaf_to_copy().await? else { break };
+            let Some((line, leaf, how)) = self.next_leaf_to_copy().await else { break };
             if !self.store_anew((line, leaf), &how, &mut underway).await? {
-                self.due.borrow_mut().go_back(line, leaf);
+                self.due.borrow_mut().put_back(line, leaf, how == Rewrite::Reorder);
                 break;
             }
             self.rest_after(began).await;
@@ -84,9 +85,9 @@ impl<B: Backing> ThinStore<B> {
             return Ok(());
         }
         if !self.write_ordered(&mut underway, true).await?
-            && let Some((line, leaf)) = underway.first_leaf
+            && let Some(first) = underway.copies.front()
         {
-            self.due.borrow_mut().go_back(line, leaf);
+            self.due.borrow_mut().put_back(first.record.line, first.record.block / LEAF_BLOCKS, false);
         }
         Ok(())
     }
@@ -96,10 +97,21 @@ impl<B: Backing> ThinStore<B> {
     /// # Errors
     /// [`BlockError`] if the store has failed.
     pub async fn repack_once(self: &Rc<Self>, line: u32) -> Result<(), BlockError> {
-        let (mut at, how) = (0, Rewrite::Repack { level: LEVEL_USUAL, writes: 0..u64::MAX });
-        let mut underway = Underway::default();
+        self.store_all_anew(line, &Rewrite::Repack { level: LEVEL_USUAL, writes: 0..u64::MAX }).await
+    }
+
+    /// Puts all scattered content of a volume in order that a checkpoint covers. For checks.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the store has failed.
+    pub async fn reorder_once(self: &Rc<Self>, line: u32) -> Result<(), BlockError> {
+        self.store_all_anew(line, &Rewrite::Reorder).await
+    }
+
+    async fn store_all_anew(self: &Rc<Self>, line: u32, how: &Rewrite) -> Result<(), BlockError> {
+        let (mut at, mut underway) = (0, Underway::default());
         while let Some(leaf) = self.next_leaf(line, at).await? {
-            if !self.store_anew((line, leaf), &how, &mut underway).await? {
+            if !self.store_anew((line, leaf), how, &mut underway).await? {
                 return Ok(());
             }
             at = leaf + 1;
@@ -114,14 +126,16 @@ impl<B: Backing> ThinStore<B> {
         how: &Rewrite,
         underway: &mut Underway,
     ) -> Result<bool, BlockError> {
-        if self.coming_checkpoint_bytes() >= self.checkpoint_bytes() / 4 {
-            self.checkpoint_at_pace().await?;
-        }
-        let is_of_another = underway.first_leaf.is_some_and(|(line, _)| line != leaf.0);
-        if is_of_another && !self.write_ordered(underway, true).await? {
+        // The next checkpoint counts on the leaves of all copies that are underway.
+        let is_dirty = self.trees.borrow().dirty_bytes() >= self.checkpoint_bytes() / 4;
+        let is_of_another = underway.copies.front().is_some_and(|first| first.record.line != leaf.0);
+        if (is_dirty || is_of_another) && !self.write_ordered(underway, true).await? {
             return Ok(false);
         }
-        self.copy_leaf(leaf, how, underway).await?;
+        if is_dirty {
+            self.checkpoint_at_pace().await?;
+        }
+        self.copy_leaf(leaf, how, underway).await;
         self.write_ordered(underway, false).await
     }
 
@@ -130,10 +144,7 @@ impl<B: Backing> ThinStore<B> {
     async fn write_ordered(self: &Rc<Self>, underway: &mut Underway, pad: bool) -> Result<bool, BlockError> {
         match self.write_copies(ORDERED, &mut underway.copies, pad).await {
             Ok(()) => {
-                if underway.copies.is_empty() {
-                    *self.counts.borrow_mut() += std::mem::take(&mut underway.counts);
-                    underway.first_leaf = None;
-                }
+                *self.counts.borrow_mut() += std::mem::take(&mut underway.counts);
                 Ok(true)
             }
             Err(BlockError::NoSpace) => Ok(false),
@@ -141,24 +152,25 @@ impl<B: Backing> ThinStore<B> {
         }
     }
 
-    /// The next leaf that is due.
-    async fn next_leaf_to_copy(&self) -> Result<Option<(u32, u64, Rewrite)>, BlockError> {
+    /// The next leaf that is due. The turn of a volume ends where its map cannot be read.
+    async fn next_leaf_to_copy(&self) -> Option<(u32, u64, Rewrite)> {
         let scattered = self.due.borrow_mut().scattered.pop_first();
         if let Some((line, leaf)) = scattered {
-            return Ok(Some((line, leaf, Rewrite::Reorder)));
+            return Some((line, leaf, Rewrite::Reorder));
         }
         loop {
             let turn = self.due.borrow().turns.iter().find_map(|(line, turn)| Some((*line, turn.now.clone()?)));
-            let Some((line, (writes, from))) = turn else { return Ok(None) };
-            let next = self.next_leaf(line, from).await?;
+            let (line, (writes, from)) = turn?;
+            let next = self.next_leaf(line, from).await;
             if let Some(turn) = self.due.borrow_mut().turns.get_mut(&line) {
                 match next {
-                    Some(leaf) => turn.now = Some((writes.clone(), leaf + 1)),
-                    None => (turn.done_below, turn.now) = (writes.end, None),
+                    Ok(Some(leaf)) => turn.now = Some((writes.clone(), leaf + 1)),
+                    Ok(None) => (turn.done_below, turn.now) = (writes.end, None),
+                    Err(_) => turn.now = None,
                 }
             }
-            if let Some(leaf) = next {
-                return Ok(Some((line, leaf, Rewrite::Repack { level: self.repack_level(line), writes })));
+            if let Ok(Some(leaf)) = next {
+                return Some((line, leaf, Rewrite::Repack { level: self.repack_level(line), writes }));
             }
         }
     }

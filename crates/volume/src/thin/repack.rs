@@ -2,29 +2,29 @@
 //! pieces of up to 64 KiB, and scattered content is brought into the order of its volume.
 //!
 //! The new fragments are copies as those of the collector: a recovery never needs them before a
-//! checkpoint knows them, as the old ones are there until then. A fragment that is made of several
-//! has the highest sequence in their segments. A checkpoint covers all of these. So the sequence is
-//! not lower than that of any block in the fragment, and lower than that of every later write to
-//! such a block. Readers without a map count on that.
+//! checkpoint knows them, as the old ones are there until then. Content that is put in order keeps
+//! its records. A fragment that is made of several has the highest sequence in their segments. A
+//! checkpoint covers all of these. So the sequence is not lower than that of any block in the
+//! fragment, and lower than that of every later write to such a block. Readers without a map count
+//! on that.
 //!
-//! A content is verified before it is stored anew. A compressed fragment has its checksum, and the
-//! index of a run has those of plain ones. A packed content is decompressed and compared.
+//! A content is verified by the checksum in the index of its run before it is stored anew. A packed
+//! content is decompressed and compared.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use drive::{BlockError, Buf, BufMut, Env, join_all};
+use drive::{Buf, Env, join_all};
 use format::BLOCK;
 use format::thin::entry::{LEAF_BLOCKS, MapEntry};
 use format::thin::node::NodeId;
-use format::thin::packed::open_packed;
 use format::thin::record::FragmentRecord;
 use format::thin::{Codec, WINDOW_BLOCKS};
 use gf::crc32c;
 
 use super::backing::Backing;
-use super::collect::{Copy, OldPlaces};
+use super::collect::{Copy, OldPlace, OldPlaces};
 use super::compress::Compression;
 use super::segments::SegmentState;
 use super::store::{ThinCounts, ThinStore};
@@ -42,8 +42,8 @@ const PART_BLOCKS: u8 = 64;
 /// part, as plain fragments come before compressed ones in a run, and one more where a run ends.
 const RANGES_MAX: usize = 3 * (LEAF_BLOCKS / PART_BLOCKS as u64) as usize;
 
-/// Segments whose checksums are in memory.
-const CHECKED_SEGMENTS: usize = 32;
+/// Segments whose indexes are in memory.
+const INDEXED_SEGMENTS: usize = 32;
 
 /// How a leaf is stored anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,8 +58,16 @@ pub(super) enum Rewrite {
 /// A fragment that is to be stored anew.
 struct Source {
     entry: MapEntry,
+    /// The opening of its segment.
+    opening: u64,
     /// The highest sequence in its segment.
     newest: u64,
+}
+
+impl Source {
+    fn place(&self) -> OldPlace {
+        OldPlace { stored: self.entry.stored, opening: self.opening }
+    }
 }
 
 /// The fragments of a window.
@@ -72,43 +80,33 @@ struct WindowSources {
 #[derive(Default)]
 pub(super) struct Underway {
     pub copies: VecDeque<Copy>,
-    /// The first leaf of which copies are not written yet.
-    pub first_leaf: Option<(u32, u64)>,
-    /// To be counted once all copies are written.
+    /// To be counted once the copies are written.
     pub counts: ThinCounts,
-    checksums: Checksums,
+    indexes: Indexes,
 }
 
-/// The checksums of fragments in some segments, by their addresses.
+/// The indexes of some segments.
 #[derive(Default)]
-struct Checksums(VecDeque<SegmentChecksums>);
+struct Indexes(VecDeque<SegmentIndex>);
 
-struct SegmentChecksums {
+struct SegmentIndex {
     id: u64,
     opening: u64,
-    by_address: BTreeMap<u64, u32>,
+    by_address: BTreeMap<u64, FragmentRecord>,
 }
 
 impl<B: Backing> ThinStore<B> {
     /// Adds copies of what is to be stored anew of a leaf. Fragments that cannot be read stay as
-    /// they are.
-    ///
-    /// # Errors
-    /// [`BlockError`]: the map cannot be read.
-    pub(super) async fn copy_leaf(
-        self: &Rc<Self>,
-        (line, leaf): (u32, u64),
-        how: &Rewrite,
-        underway: &mut Underway,
-    ) -> Result<(), BlockError> {
+    /// they are, and so does a leaf that cannot be read.
+    pub(super) async fn copy_leaf(self: &Rc<Self>, (line, leaf): (u32, u64), how: &Rewrite, underway: &mut Underway) {
         // No segment is discarded as long as this is held.
         let readers = self.readers.borrow().clone();
-        if !self.load_leaf(line, leaf).await? {
-            return Ok(());
+        if !matches!(self.load_leaf(line, leaf).await, Ok(true)) {
+            return;
         }
         let (mut found, mut counts) = (Vec::new(), underway.counts);
         for WindowSources { window, sources } in self.windows_to_copy(line, leaf, how) {
-            let Some(stored) = self.read_sources(&sources, &mut underway.checksums).await else { continue };
+            let Some(stored) = self.read_sources(&sources, &mut underway.indexes).await else { continue };
             let before: u64 = sources.iter().map(|source| source.entry.live_bytes()).sum();
             match how {
                 Rewrite::Repack { level, .. } => {
@@ -122,21 +120,19 @@ impl<B: Backing> ThinStore<B> {
                 }
                 Rewrite::Reorder => {
                     counts.reordered_bytes += before;
-                    found.extend(self.copy_as_it_is((line, leaf), &sources, &stored));
+                    found.extend(self.copy_as_it_is(&sources, &stored));
                 }
             }
             // To pack takes time.
             self.env().turn_end().await;
         }
         drop(readers);
-        if !found.is_empty() && self.load_leaf(line, leaf).await? && self.can_change_nodes() {
+        if !found.is_empty() && matches!(self.load_leaf(line, leaf).await, Ok(true)) && self.can_change_nodes() {
             // From now on, the next checkpoint counts on the leaf.
             self.trees.borrow_mut().rewrite(NodeId { line, level: 0, index: leaf });
-            underway.first_leaf.get_or_insert((line, leaf));
             underway.counts = counts;
             underway.copies.extend(found);
         }
-        Ok(())
     }
 
     /// The fragments of a leaf that are stored anew. None of a window that is about to change.
@@ -174,40 +170,40 @@ impl<B: Backing> ThinStore<B> {
         let segment = segments.get(self.grid.segment_of(entry.stored.address))?;
         let newest = segment.record.newest_sequence;
         let is_settled = segment.state == SegmentState::Closed && !segment.unreadable && newest <= self.covered.get();
-        is_settled.then_some(Source { entry: *entry, newest })
+        is_settled.then_some(Source { entry: *entry, opening: segment.opening, newest })
     }
 
-    /// The stored contents of fragments. `None`: one of them cannot be read, or is damaged.
-    async fn read_sources(&self, sources: &[Source], checksums: &mut Checksums) -> Option<Vec<Buf>> {
+    /// The stored contents of fragments, and their records. `None`: one of them cannot be read, or
+    /// is damaged.
+    async fn read_sources(&self, sources: &[Source], indexes: &mut Indexes) -> Option<Vec<(Buf, FragmentRecord)>> {
         let reads = sources.iter().map(|source| self.read_stored(source.entry.stored));
         let read = join_all(reads.collect::<Vec<_>>()).await;
-        let stored: Vec<Buf> = read.into_iter().map(|read| read.ok().map(BufMut::freeze)).collect::<Option<_>>()?;
-        for (Source { entry, .. }, stored) in sources.iter().zip(&stored) {
-            let is_right = match entry.codec {
-                Codec::Plain => self.checksum(entry.stored.address, checksums).await == Some(crc32c(stored)),
-                Codec::Lz4 | Codec::Zstd => open_packed(stored).is_ok(),
-            };
-            if !is_right {
+        let mut all = Vec::with_capacity(sources.len());
+        for (source, stored) in sources.iter().zip(read) {
+            let stored = stored.ok()?.freeze();
+            let record = self.record_at(source.entry.stored.address, indexes).await?;
+            if record.crc32c != crc32c(&stored) {
                 return None;
             }
+            all.push((stored, record));
         }
-        Some(stored)
+        Some(all)
     }
 
-    /// The checksum of the fragment at an address, as the index of its run has it.
-    async fn checksum(&self, address: u64, checksums: &mut Checksums) -> Option<u32> {
+    /// The record of the fragment at an address, in the index of its run.
+    async fn record_at(&self, address: u64, indexes: &mut Indexes) -> Option<FragmentRecord> {
         let id = self.grid.segment_of(address);
         let opening = self.segments.borrow().get(id)?.opening;
-        let is_known = |known: &SegmentChecksums| known.id == id && known.opening == opening;
-        if !checksums.0.iter().any(is_known) {
-            let by_address = self.read_checksums(id).await?;
-            checksums.0.push_front(SegmentChecksums { id, opening, by_address });
-            checksums.0.truncate(CHECKED_SEGMENTS);
+        let is_known = |known: &SegmentIndex| known.id == id && known.opening == opening;
+        if !indexes.0.iter().any(is_known) {
+            let by_address = self.read_records(id).await?;
+            indexes.0.push_front(SegmentIndex { id, opening, by_address });
+            indexes.0.truncate(INDEXED_SEGMENTS);
         }
-        checksums.0.iter().find(|known| is_known(known))?.by_address.get(&address).copied()
+        indexes.0.iter().find(|known| is_known(known))?.by_address.get(&address).copied()
     }
 
-    async fn read_checksums(&self, id: u64) -> Option<BTreeMap<u64, u32>> {
+    async fn read_records(&self, id: u64) -> Option<BTreeMap<u64, FragmentRecord>> {
         let filled = u64::from(self.segments.borrow().get(id)?.record.filled_bytes);
         let (mut at, mut by_address) = (0, BTreeMap::new());
         while at < filled {
@@ -217,7 +213,7 @@ impl<B: Backing> ThinStore<B> {
                 continue;
             };
             let places = index.records.contents(0).map(|place| address + place.start as u64);
-            by_address.extend(places.zip(index.records.fragments.iter().map(|record| record.crc32c)));
+            by_address.extend(places.zip(index.records.fragments.iter().copied()));
             at += (index.batch_bytes as u64).next_multiple_of(self.grid.unit_bytes);
         }
         Some(by_address)
@@ -228,10 +224,10 @@ impl<B: Backing> ThinStore<B> {
         &self,
         (line, leaf, window): (u32, u64, u8),
         sources: &[Source],
-        stored: &[Buf],
+        stored: &[(Buf, FragmentRecord)],
         level: u8,
     ) -> Vec<Copy> {
-        let unpack = |(source, stored): (&Source, &Buf)| match source.entry.codec {
+        let unpack = |(source, (stored, _)): (&Source, &(Buf, FragmentRecord))| match source.entry.codec {
             Codec::Plain => Some(stored.clone()),
             codec => self.compressor.borrow_mut().decompress(codec, stored, source.entry.blocks).map(Buf::from),
         };
@@ -249,7 +245,7 @@ impl<B: Backing> ThinStore<B> {
                     let from = usize::from(block - sources[source].entry.first % WINDOW_BLOCKS as u8) * BLOCK;
                     content.extend_from_slice(&contents[source][from..from + BLOCK]);
                 }
-                let mut old: OldPlaces = of_piece().map(|source| source.entry.stored).collect();
+                let mut old: OldPlaces = of_piece().map(Source::place).collect();
                 old.dedup();
                 let record = FragmentRecord {
                     sequence: of_piece().map(|source| source.newest).max().expect("a piece has blocks"),
@@ -280,22 +276,11 @@ impl<B: Backing> ThinStore<B> {
     }
 
     /// Copies of fragments, as they are stored.
-    fn copy_as_it_is(&self, (line, leaf): (u32, u64), sources: &[Source], stored: &[Buf]) -> Vec<Copy> {
-        let mut copies = Vec::new();
-        for (Source { entry, newest }, stored) in sources.iter().zip(stored) {
-            let record = FragmentRecord {
-                sequence: *newest,
-                line,
-                block: leaf * LEAF_BLOCKS + u64::from(entry.first),
-                blocks: entry.blocks,
-                codec: entry.codec,
-                stored_bytes: entry.stored.bytes,
-                crc32c: crc32c(stored),
-                birth: entry.birth,
-            };
-            copies.extend(self.copies_of(&record, entry.used, stored, entry.stored).into_iter().flatten());
-        }
-        copies
+    fn copy_as_it_is(&self, sources: &[Source], stored: &[(Buf, FragmentRecord)]) -> Vec<Copy> {
+        let copies = sources.iter().zip(stored).map(|(source, (stored, record))| {
+            self.copies_of(record, source.entry.used, stored, source.place()).unwrap_or_default()
+        });
+        copies.flatten().collect()
     }
 }
 

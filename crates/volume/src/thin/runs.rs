@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use drive::{BlockError, Buf, Env, oneshot};
 use format::BLOCK;
-use format::thin::batch::{BATCH_HEAD_BYTES, BatchRecords, ContentCursor, encode_index};
+use format::thin::batch::{BATCH_HEAD_BYTES, BatchRecords, ContentCursor, RECORDS_MAX, encode_index};
 use format::thin::entry::{LEAF_BLOCKS, MapEntry};
 use format::thin::record::RECORD_BYTES;
 use format::thin::segment::SegmentUse;
@@ -122,6 +122,7 @@ pub(super) fn take_run<T>(
 ) -> TakenRun<T> {
     let (mut size, mut taken, mut passed) = (RunSize::default(), Vec::new(), Vec::new());
     while passed.len() < PASSED_MAX
+        && taken.len() < RECORDS_MAX
         && let Some(next) = queue.pop_front()
     {
         let content = stored(&next);
@@ -139,7 +140,7 @@ pub(super) fn take_run<T>(
             passed.push(next);
         }
     }
-    let is_full = !passed.is_empty();
+    let is_full = !passed.is_empty() || taken.len() == RECORDS_MAX;
     passed.into_iter().rev().for_each(|part| queue.push_front(part));
     TakenRun { taken, size, is_full }
 }

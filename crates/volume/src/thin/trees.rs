@@ -274,6 +274,11 @@ impl Trees {
         self.dirty_bytes -= node.dirty_bytes();
         (node.is_dirty, node.generation) = (false, generation);
         if id.level == 0 {
+            if node.used == 0 {
+                // It was loaded to be written anew, and no task has looked it up.
+                self.uses += 1;
+                node.used = self.uses;
+            }
             self.by_use.insert(node.used, id);
         }
         freeze(&node.content)
