@@ -217,7 +217,7 @@ fn lead((free, before): (u64, u64), (collected, victims): (u64, u64)) -> u64 {
     if free == 0 || before == 0 || victims == 0 {
         return 0;
     }
-    let right = WHOLE - WHOLE * 3 / 4 * collected.min(victims) / victims;
+    let right = WHOLE - (WHOLE * 3 / 4 * collected.min(victims)).div_ceil(victims);
     let behind = right.saturating_sub(WHOLE * free / before);
     WHOLE.saturating_sub(4 * behind)
 }
