@@ -217,7 +217,17 @@ mod tests {
     const KEY: StoreKey = [9; 16];
 
     fn fragment(sequence: u64, blocks: u8, codec: Codec, stored_bytes: u32) -> FragmentRecord {
-        FragmentRecord { sequence, line: 1, block: sequence * 16, blocks, codec, stored_bytes, crc32c: 5, birth: 1 }
+        FragmentRecord {
+            sequence,
+            line: 1,
+            block: sequence * 16,
+            blocks,
+            codec,
+            stored_bytes,
+            crc32c: 5,
+            birth: 1,
+            joined: false,
+        }
     }
 
     fn records() -> BatchRecords {

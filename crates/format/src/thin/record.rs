@@ -9,6 +9,9 @@ use crate::{BLOCK, COUNTER_MAX};
 /// Bytes of every record.
 pub const RECORD_BYTES: usize = 32;
 
+/// The bit of a joined fragment, beside its codec.
+const JOINED: u8 = 1 << 7;
+
 /// A fragment: consecutive blocks of one volume, stored together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FragmentRecord {
@@ -29,6 +32,8 @@ pub struct FragmentRecord {
     pub crc32c: u32,
     /// The volume's epoch when the fragment was written.
     pub birth: u32,
+    /// Its blocks are of several writes, and the number is not lower than any of theirs.
+    pub joined: bool,
 }
 
 /// A hole: blocks that read as zeroes from this write on.
@@ -71,7 +76,7 @@ struct DiskFragment {
     crc32c: U32,
     stored_less_one: U16,
     blocks: u8,
-    codec: u8,
+    codec_and_joined: u8,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -120,7 +125,7 @@ impl FragmentRecord {
             crc32c: self.crc32c.into(),
             stored_less_one: ((self.stored_bytes - 1) as u16).into(),
             blocks: self.blocks,
-            codec: self.codec.number(),
+            codec_and_joined: self.codec.number() | if self.joined { JOINED } else { 0 },
         })
     }
 
@@ -135,10 +140,11 @@ impl FragmentRecord {
             line: disk.line.get(),
             block: disk.block.get(),
             blocks: disk.blocks,
-            codec: Codec::of(disk.codec).ok_or(invalid("codec"))?,
+            codec: Codec::of(disk.codec_and_joined & !JOINED).ok_or(invalid("codec"))?,
             stored_bytes: u32::from(disk.stored_less_one.get()) + 1,
             crc32c: disk.crc32c.get(),
             birth: disk.birth.get(),
+            joined: disk.codec_and_joined & JOINED != 0,
         };
         let blocks = u64::from(record.blocks);
         check(record.sequence <= COUNTER_MAX, "sequence")?;
@@ -232,11 +238,14 @@ mod tests {
         stored_bytes: 12345,
         crc32c: 0xDEAD_BEEF,
         birth: 9,
+        joined: false,
     };
 
     #[test]
     fn records_are_read_as_they_were_written() {
-        assert_eq!(FragmentRecord::decode(&FRAGMENT.encode()), Ok(FRAGMENT));
+        for fragment in [FRAGMENT, FragmentRecord { joined: true, ..FRAGMENT }] {
+            assert_eq!(FragmentRecord::decode(&fragment.encode()), Ok(fragment));
+        }
         let hole = HoleRecord { sequence: 1, line: 2, block: BLOCKS_MAX - 1, blocks: 1, birth: 4 };
         assert_eq!(HoleRecord::decode(&hole.encode()), Ok(hole));
         let node = NodeRecord { generation: 5, line: 6, level: 3, index: 7, stored_bytes: 65536 };

@@ -44,6 +44,7 @@ fn records() -> BatchRecords {
         stored_bytes,
         crc32c: 0xA1B2_C3D4,
         birth: 3,
+        joined: codec == Codec::Zstd,
     };
     BatchRecords {
         fragments: vec![fragment(100, 32, 2, Codec::Plain, 8192), fragment(101, 4096, 16, Codec::Zstd, 31_000)],

@@ -120,6 +120,7 @@ fn records() -> BatchRecords {
         stored_bytes,
         crc32c: 5,
         birth: 1,
+        joined: codec == Codec::Zstd,
     };
     BatchRecords {
         fragments: vec![

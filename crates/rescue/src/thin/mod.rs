@@ -212,7 +212,7 @@ impl<'a> ThinStore<'a> {
     ///
     /// A segment that the table calls free has no fragment that the checkpoint uses. Its fragments
     /// count as holes: the checkpoint has a later write for each of their blocks, or none of them
-    /// had content any more.
+    /// had content any more. Joined ones do not count at all.
     fn rebuild(&mut self) {
         if self.rebuilt.is_some() {
             return;

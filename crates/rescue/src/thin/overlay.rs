@@ -152,9 +152,13 @@ impl Overlay {
     pub fn push_run(&mut self, address: u64, index: &BatchIndex, is_used: bool, wanted: impl Fn(u32, u64) -> bool) {
         let records = &index.records;
         for (record, place) in records.fragments.iter().zip(records.contents(0)) {
-            let FragmentRecord { sequence, line, block, blocks, stored_bytes, codec, .. } = *record;
+            let FragmentRecord { sequence, line, block, blocks, stored_bytes, codec, joined, .. } = *record;
             let address = address + place.start as u64;
             if !wanted(line, sequence) || address > ADDRESS_MAX || !address.is_multiple_of(UNIT_BYTES) {
+                continue;
+            }
+            if joined && !is_used {
+                // What it is made of can be live, and has lower sequences.
                 continue;
             }
             let kind = match codec {

@@ -242,7 +242,17 @@ fn segments_alone_give_the_same_as_the_map_if_nothing_was_discarded() {
 /// A plain fragment with one block of these bytes.
 fn fragment(line: u32, block: u64, sequence: u64, content: &[u8]) -> FragmentRecord {
     let (blocks, codec, stored_bytes) = (1, Codec::Plain, BLOCK as u32);
-    FragmentRecord { sequence, line, block, blocks, codec, stored_bytes, crc32c: gf::crc32c(content), birth: 1 }
+    FragmentRecord {
+        sequence,
+        line,
+        block,
+        blocks,
+        codec,
+        stored_bytes,
+        crc32c: gf::crc32c(content),
+        birth: 1,
+        joined: false,
+    }
 }
 
 /// Bytes at the start of a volume that are written: less than a leaf of the map.
@@ -570,4 +580,42 @@ fn a_fragment_of_several_writes_is_newer_than_all_before_it() {
         damage(&thin, Damage::BothAnchors, &mut rng).await;
     });
     assert_same(&images(&thin.group.kill(&sim)), &models);
+}
+
+#[test]
+fn a_fragment_of_several_writes_in_a_free_segment_hides_nothing() {
+    let sim = Sim::new(7);
+    let mut rng = sim.rng();
+    let thin =
+        ThinGroup::new(&sim, shape(Level::Raid5, 3, 4 * KIB), Protection::DEFAULT, &mut rng).with_long_segments();
+    let mut models = thin.models();
+    let segment = thin.grid.segment_bytes as usize;
+    sim.block_on(async {
+        thin.create().await;
+        let store = thin.open().await;
+        let volumes = [1, 2].map(|line| thin.volume(&store, line));
+        let mut filler = vec![0; 2 * segment];
+        rng.fill(&mut filler);
+        // The fillers close the segments of block 0 and of block 1.
+        for (number, content) in [[5; BLOCK], [9; BLOCK]].iter().enumerate() {
+            for (line, at, content) in [(0, number * BLOCK, &content[..]), (1, number * segment, &filler[..segment])] {
+                models[line].bytes[at..at + content.len()].copy_from_slice(content);
+                volumes[line].write(at as u64, Buf::from(content.to_vec()), false).await.unwrap();
+                store.land_all().await.unwrap();
+            }
+        }
+        store.checkpoint().await.unwrap();
+        let newest = anchors(&thin).await.pop().unwrap().0.generation;
+        // No checkpoint knows the new fragment before the crash.
+        store.repack_once(1).await.unwrap();
+        assert!(store.counts().repacked_to_bytes > 0);
+        assert_eq!(anchors(&thin).await.pop().unwrap().0.generation, newest);
+        damage(&thin, Damage::Roots, &mut rng).await;
+    });
+    let images = images(&thin.group.kill(&sim));
+    for (name, model) in NAMES.iter().zip(&models) {
+        let (read, report) = extract(&images, name, false).unwrap();
+        assert_eq!(compare(&read, model, name), 0);
+        assert!(report.rebuilt_bytes > 0, "{report:?}");
+    }
 }

@@ -1,9 +1,9 @@
 //! Content is stored anew: packed again when it is cold, and in order when it is read in order.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use drive::{Block, BufMut, Env, join_all};
+use drive::{Block, Buf, BufMut, Env, join_all};
 use format::Level;
 use format::thin::Codec;
 use format::thin::batch::BatchIndex;
@@ -12,7 +12,7 @@ use sim::thin::{BLOCK, Model};
 use sim::{Rng, Sim};
 use volume::thin::Compression;
 
-use sim::thin::pool::{KEY, Pool, create, extents, group, group_of, open_with, small_grid, volume_blocks};
+use sim::thin::pool::{KEY, Pool, create, extents, group, group_of, open, open_with, small_grid, volume_blocks};
 
 const COLD_AFTER: Duration = Duration::from_secs(100);
 
@@ -174,4 +174,122 @@ fn damaged_content_is_not_stored_anew() {
             assert!(read().await[..] == before[..], "seed {seed}, {shape}");
         });
     }
+}
+
+/// Bytes of a block that no other version has, and that compress well.
+fn version(number: u8) -> Vec<u8> {
+    vec![number; BLOCK as usize]
+}
+
+/// The place of a run whose first content is this one.
+async fn run_with(group: &Group, content: &[u8]) -> Option<u64> {
+    let grid = small_grid(group);
+    for id in extents(group).iter().flat_map(|extent| grid.segments(extent)) {
+        let start = grid.start(id);
+        let buf = BufMut::zeroed(grid.segment_bytes as usize);
+        let bytes = group.leader().read(start, buf).await.expect("readable");
+        let Ok(index) = BatchIndex::decode(&bytes, &KEY, start, 0) else { continue };
+        let first = index.records.contents(0).next();
+        if first.is_some_and(|place| bytes[place].starts_with(content)) {
+            return Some(start);
+        }
+    }
+    None
+}
+
+/// A task has read content, and another one writes that anew, twice. The first time frees the
+/// segment that it was in, and the second time fills that again, in the same way.
+#[test]
+fn a_copy_does_not_replace_what_came_into_the_same_place_meanwhile() {
+    for wait in [100, 300, 500, 1000].map(Duration::from_micros) {
+        let sim = Sim::new(5);
+        let mut rng = sim.rng();
+        let group = group_of(&sim, &mut rng, shape(Level::Raid5, 3, 16 * KIB));
+        sim.block_on(async {
+            create(&group).await;
+            let pool = open_with(&group, volume_blocks(&group), [Compression::Off; 2]).await;
+            [1, 2].iter().for_each(|line| pool.change_settings(*line, |settings| settings.repack_after = None));
+            let blocks = small_grid(&group).segment_bytes / BLOCK - 1;
+            // Exactly a segment.
+            let write = async |number: u8| {
+                let bytes = version(number).repeat(blocks as usize);
+                pool.volumes[0].write(0, Buf::from(bytes), false).await.expect("there is space");
+                pool.store.land_all().await.expect("lands");
+            };
+            write(1).await;
+            for start in (256..pool.blocks).step_by(16) {
+                pool.volumes[0].write(start * BLOCK, Buf::from(version(9)), false).await.expect("there is space");
+            }
+            pool.store.land_all().await.expect("lands");
+            pool.store.checkpoint().await.expect("makes a checkpoint");
+            let place = run_with(&group, &version(1)).await.expect("it is in a run");
+            let is_packing = Cell::new(true);
+            let pack = async {
+                pool.store.repack_once(1).await.expect("packs");
+                is_packing.set(false);
+            };
+            let overwrite = async {
+                group.env.sleep(wait).await;
+                write(2).await;
+                pool.store.checkpoint().await.expect("makes a checkpoint");
+                write(3).await;
+                assert!(is_packing.get(), "the copies came before the writes");
+                assert_eq!(run_with(&group, &version(3)).await, Some(place), "the segment was not filled again");
+            };
+            both(pack, overwrite).await;
+            let read = pool.volumes[0].read(0, BufMut::zeroed((blocks * BLOCK) as usize)).await.expect("readable");
+            let wrong = read.chunks(BLOCK as usize).position(|block| *block != version(3));
+            assert_eq!(wrong, None, "after {wait:?}");
+        });
+    }
+}
+
+/// Damages the leaves of a volume's map.
+async fn damage_leaves(group: &Group, line: u32) {
+    let grid = small_grid(group);
+    for id in extents(group).iter().flat_map(|extent| grid.segments(extent)) {
+        let start = grid.start(id);
+        let buf = BufMut::zeroed(grid.segment_bytes as usize);
+        let mut bytes = group.leader().read(start, buf).await.expect("readable");
+        let mut at = 0;
+        while at < bytes.len() {
+            let Ok(index) = BatchIndex::decode(&bytes[at..], &KEY, start + at as u64, 0) else {
+                at += grid.unit_bytes as usize;
+                continue;
+            };
+            let places: Vec<_> = index.records.contents(0).skip(index.records.fragments.len()).collect();
+            for (_, place) in index.records.nodes.iter().zip(places).filter(|(node, _)| node.line == line) {
+                bytes[at + place.end - 1] ^= 1;
+            }
+            at += index.batch_bytes;
+        }
+        group.leader().write(start, bytes.freeze(), false).await.expect("writable");
+    }
+}
+
+#[test]
+fn a_map_that_cannot_be_read_does_not_keep_other_volumes_from_being_packed() {
+    let sim = Sim::new(6);
+    let mut rng = sim.rng();
+    let group = group_of(&sim, &mut rng, shape(Level::Raid5, 3, 16 * KIB));
+    let (model, blocks) = (RefCell::new(Model::default()), volume_blocks(&group));
+    sim.block_on(async {
+        create(&group).await;
+        let pool = open(&group, blocks).await;
+        write(&pool, &model, 1).await;
+        write(&pool, &model, 2).await;
+        pool.store.stop().await.expect("stops");
+        damage_leaves(&group, 1).await;
+        let pool = open(&group, blocks).await;
+        [1, 2].iter().for_each(|line| pool.change_settings(*line, |it| it.repack_after = Some(COLD_AFTER)));
+        let before = pool.store.mapped(2).1;
+        pool.store.look_for_work();
+        for _ in 0..3 {
+            pass(&group, &pool, COLD_AFTER).await;
+        }
+        assert!(pool.volumes[0].read(0, BufMut::zeroed(BLOCK as usize)).await.is_err(), "the map is damaged");
+        assert!(pool.store.mapped(2).1 < before, "{} of {before}", pool.store.mapped(2).1);
+        write(&pool, &model, 2).await;
+        pool.check_in_order(&model, 2).await;
+    });
 }

@@ -6,7 +6,8 @@
 //! its records. A fragment that is made of several has the highest sequence in their segments. A
 //! checkpoint covers all of these. So the sequence is not lower than that of any block in the
 //! fragment, and lower than that of every later write to such a block. Readers without a map count
-//! on that.
+//! on that. Its record says that it is joined, as an earlier fragment with a lower sequence may be
+//! the one that is used.
 //!
 //! A content is verified by the checksum in the index of its run before it is stored anew. A packed
 //! content is decompressed and compared.
@@ -256,6 +257,7 @@ impl<B: Backing> ThinStore<B> {
                     stored_bytes: 0,
                     crc32c: 0,
                     birth: piece.birth,
+                    joined: true,
                 };
                 Copy::new(&record, (piece.blocks.start, piece.blocks.len() as u8), self.pack(level, content), old)
             })

@@ -482,4 +482,14 @@ mod tests {
             prop_assert!(!queue.is_empty() || queue.bytes == 0);
         }
     }
+
+    #[test]
+    fn a_run_has_no_more_records_than_a_reader_takes() {
+        let mut holes: VecDeque<usize> = (0..RECORDS_MAX + 3).collect();
+        let divide = |_, _| unreachable!("holes are not divided");
+        let run = take_run(&mut holes, u64::MAX, |_| None, divide);
+        assert_eq!((run.taken.len(), run.is_full), (RECORDS_MAX, true));
+        assert_eq!(holes, [RECORDS_MAX, RECORDS_MAX + 1, RECORDS_MAX + 2]);
+        assert!(!take_run(&mut holes, u64::MAX, |_| None, divide).is_full);
+    }
 }

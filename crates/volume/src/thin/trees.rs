@@ -410,3 +410,27 @@ pub(super) fn child_records(children: &BTreeMap<u8, Child>) -> Children {
     debug_assert!(children.len() <= CHILDREN);
     children.iter().filter_map(|(slot, child)| Some((*slot, child.record()?))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leaf_that_was_loaded_to_be_written_anew_is_evicted_like_any_other() {
+        let (mut trees, id) = (Trees::default(), leaf_id(1, 0));
+        trees.create(1, 0);
+        trees.clean(id, 1, |_| ());
+        trees.evict(0, 1);
+        assert!(!trees.contains(id));
+        trees.loaded(id, NodeContent::Leaf(Rc::default()), 0);
+        trees.rewrite(id);
+        trees.evict(0, 1);
+        assert!(trees.contains(id), "a checkpoint has to write it first");
+        trees.clean(id, 2, |_| ());
+        trees.evict(0, 1);
+        assert!(trees.contains(id), "it may not be on the drives yet");
+        trees.evict(0, 2);
+        assert!(!trees.contains(id));
+        assert_eq!((trees.leaves, trees.dirty_bytes()), (0, 0));
+    }
+}

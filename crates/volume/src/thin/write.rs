@@ -336,6 +336,7 @@ pub(super) fn fragment_record(id: PartId, part: &Part, codec: Codec, content: &[
         stored_bytes: content.len() as u32,
         crc32c: crc32c(content),
         birth: part.birth,
+        joined: false,
     }
 }
 
