@@ -158,7 +158,7 @@ impl Overlay {
                 continue;
             }
             if joined && !is_used {
-                // What it is made of can be live, and has lower sequences.
+                // The fragments that it is made of can be live, and have lower sequences.
                 continue;
             }
             let kind = match codec {

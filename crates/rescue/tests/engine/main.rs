@@ -11,4 +11,5 @@ mod image;
 mod losses;
 mod members;
 mod thin;
+mod thin_repacked;
 mod thin_segments;
