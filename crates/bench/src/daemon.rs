@@ -25,6 +25,8 @@ pub struct Daemon {
 pub struct DriveCounts {
     /// Reads of all drives.
     pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
     /// Writes of all drives.
     pub writes: u64,
 }
@@ -51,6 +53,14 @@ impl Daemon {
     /// The daemon's process.
     pub fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// Kills the daemon, so that it leaves everything as it is at this moment.
+    ///
+    /// # Errors
+    /// If it has ended before.
+    pub fn kill(mut self) -> Result<(), Error> {
+        self.process.kill()
     }
 
     /// Runs `purlin` with these arguments.
@@ -92,8 +102,17 @@ impl Daemon {
     /// # Errors
     /// As for [`Daemon::serve`].
     pub fn export(&self, group: &str, volume_bytes: u64) -> Result<String, Error> {
+        self.export_with(group, &[], volume_bytes)
+    }
+
+    /// As [`Daemon::export`], with further options for the volume.
+    ///
+    /// # Errors
+    /// As for [`Daemon::serve`].
+    pub fn export_with(&self, group: &str, options: &[&str], volume_bytes: u64) -> Result<String, Error> {
         let volume = format!("{group}/v");
-        self.purlin(&["volume", "create", &volume, "--size", &volume_bytes.to_string()])?;
+        let create = ["volume", "create", &volume, "--size", &volume_bytes.to_string()];
+        self.purlin(&[&create[..], options].concat())?;
         let socket = self.socket.with_file_name(format!("{group}.nbd"));
         let at = format!("unix:{}", socket.display());
         self.purlin(&["export", "create", &volume, "--nbd", &at])?;
@@ -130,7 +149,7 @@ impl Daemon {
             let counts = drives.iter().map(|drive| drive["io"][field].as_u64().ok_or("a drive without counts"));
             counts.sum::<Result<u64, _>>()
         };
-        Ok(DriveCounts { reads: sum("read_count")?, writes: sum("write_count")? })
+        Ok(DriveCounts { reads: sum("read_count")?, read_bytes: sum("read_bytes")?, writes: sum("write_count")? })
     }
 
     /// As [`Daemon::drive_counts`], but waits until the drives are not written any more. One second

@@ -56,6 +56,16 @@ impl Process {
         Ok(field.ok_or("/proc/PID/status has another form")?.parse::<u64>()? << 10)
     }
 
+    /// Kills it.
+    ///
+    /// # Errors
+    /// If it has ended before.
+    pub fn kill(&mut self) -> Result<(), Error> {
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
+    }
+
     /// Waits for a path to appear, such as a socket.
     ///
     /// # Errors

@@ -13,10 +13,19 @@ use crate::bench::*;
 use crate::thin::{MIB, bytes, delete, fill, pool, read, show, volume, write};
 
 pub async fn convert(engine: &Engine, name: &str, action: ConvertAction) -> Answer<Changed<Volume>> {
+    convert_with_quota(engine, name, action, None).await
+}
+
+async fn convert_with_quota(
+    engine: &Engine,
+    name: &str,
+    action: ConvertAction,
+    quota_bytes: Option<u64>,
+) -> Answer<Changed<Volume>> {
     let request = VolumeConvert {
         action,
         compression: None,
-        quota_bytes: None,
+        quota_bytes,
         reserve_bytes: None,
         full_wait_ms: None,
         repack_after_s: None,
@@ -218,7 +227,10 @@ async fn a_volume_that_is_deleted_during_its_conversion_leaves_nothing() {
 #[tokio::test]
 async fn requests_that_make_no_sense_are_refused_with_one_sentence() {
     let (bench, engine) = bench_with_group().await;
-    volume(&bench, &engine, "direct", 4 * MIB, false).await;
+    let direct = volume(&bench, &engine, "direct", 4 * MIB, false).await;
+    write(&direct, "direct", 0, bytes(1, 2 * MIB)).await.unwrap();
+    let few = convert_with_quota(&engine, "direct", ConvertAction::Thin, Some(MIB)).await.unwrap_err().to_string();
+    assert!(few.starts_with("a quota of 1 MiB is less than the 2"), "{few}");
     let thin = volume(&bench, &engine, "thin", 1 << 40, true).await;
     write(&thin, "thin", 0, bytes(1, MIB)).await.unwrap();
     assert_eq!(refused(&engine, "direct", ConvertAction::Direct).await, "the volume \"tank/direct\" is direct already");

@@ -198,7 +198,7 @@ impl<'a> ThinStore<'a> {
                 reader.segment(start, &mut |address, index| self.overlay.push_run(address, index, true, wanted));
             }
         }
-        self.unread_bytes += reader.unread_bytes;
+        self.unread_bytes = reader.unread_bytes;
         let frames = bytes::frames(self.group, self.drives, Some(checkpoint.anchor.intent_generation));
         for (_, body) in frames {
             if let Some(index) = self::frame_index(&body, &self.key) {
@@ -230,7 +230,8 @@ impl<'a> ThinStore<'a> {
             let is_used = used_for != Some(SegmentUse::Free);
             reader.segment(start, &mut |address, index| rebuilt.push_run(address, index, is_used, wanted));
         }
-        self.unread_bytes += reader.unread_bytes;
+        // All of these segments, of which some were read before.
+        self.unread_bytes = reader.unread_bytes;
         if self.checkpoint.is_none() {
             let frames = bytes::frames(self.group, self.drives, None);
             for (body, index) in newest_frames(frames, &self.key) {
@@ -246,15 +247,26 @@ impl<'a> ThinStore<'a> {
         self.checkpoint.as_ref().ok_or(())?.line(line)
     }
 
-    /// Bytes of a line that were mapped at the checkpoint, or are in the map that was rebuilt.
+    /// Bytes of the blocks of a line that have content. Only the leaves are read that were written
+    /// since the checkpoint, unless a part of the map has to be rebuilt.
     pub(crate) fn mapped_bytes(&mut self, line: u32) -> u64 {
-        if let Ok(record) = self.line(line) {
-            return record.and_then(|record| record.root).map_or(0, |root| root.blocks * BLOCK_BYTES);
+        let record = self.line(line);
+        let at_checkpoint = record.map(|record| record.and_then(|record| record.root).map_or(0, |root| root.blocks));
+        let written = self.overlay.written_leaves(line);
+        if let (Ok(blocks), true) = (at_checkpoint, written.is_empty()) {
+            return blocks * BLOCK_BYTES;
         }
         let mut map = self.volume_map(line);
-        let leaves = self.used_leaves(line, &map);
+        let (leaves, others) = match at_checkpoint {
+            Ok(blocks) if map.rebuilt.is_empty() => {
+                let before = written.iter().filter_map(|leaf| map.leaves.get(leaf)).map(|child| child.blocks);
+                let others = blocks.saturating_sub(before.sum());
+                (written, others)
+            }
+            _ => (self.used_leaves(line, &map), 0),
+        };
         let blocks = leaves.into_iter().map(|leaf| self.leaf(line, leaf, &mut map).iter().flatten().count() as u64);
-        blocks.sum::<u64>() * BLOCK_BYTES
+        (blocks.sum::<u64>() + others) * BLOCK_BYTES
     }
 
     /// The parts of the store, but for the volumes' maps, that cannot be read: sentences.

@@ -217,6 +217,12 @@ impl Overlay {
         leaves
     }
 
+    /// The leaves of a line with any writes, in order.
+    pub fn written_leaves(&self, line: u32) -> Vec<u64> {
+        let writes = self.lines.get(&line).map_or(&[][..], |line| &line.writes);
+        writes.chunk_by(|one, next| one.leaf == next.leaf).map(|same| u64::from(same[0].leaf)).collect()
+    }
+
     /// Applies the writes to a leaf.
     pub fn apply(&self, line: u32, leaf: u64, blocks: &mut [Option<Content>]) {
         let Some(writes) = self.lines.get(&line) else { return };

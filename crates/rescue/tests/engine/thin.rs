@@ -226,6 +226,13 @@ fn thin_volumes_are_extracted_as_they_were_flushed_without_as_many_members_as_th
             assert_eq!(differs, None, "seed {seed}, {shape}, without {slots:?}: the block of {name} that differs");
             assert_eq!((report.lost_bytes, report.rebuilt_bytes), (0, 0));
         }
+        let group = &rescue::list(&survey(&left)).groups[0];
+        for (volume, model) in group.volumes.iter().zip(&models) {
+            let with_content = model.bytes.chunks(BLOCK).filter(|block| block.iter().any(|byte| *byte != 0)).count();
+            // A block that was zeroed in parts has content.
+            let written = volume.written_bytes as usize / BLOCK;
+            assert!((with_content..with_content + 8).contains(&written), "seed {seed}: {written} of {with_content}");
+        }
         let checked = check_all(&left);
         let thin = checked.findings.iter().filter(|finding| finding.structure == rescue::Structure::Thin);
         assert_eq!(thin.collect::<Vec<_>>(), Vec::<&rescue::Finding>::new());

@@ -1,5 +1,7 @@
 //! Requests to convert a volume from direct to thin, or back.
 
+use std::sync::Arc;
+
 use api::{
     Changed, ConvertAction, ErrorCode, THIN_BYTES_MAX, ThinUpdate, Volume, VolumeConvert, VolumeName, format_bytes,
 };
@@ -81,7 +83,7 @@ impl Engine {
     /// Plans a conversion to thin, and makes the pool if there is none.
     async fn plan_thin(
         &self,
-        group: &Group,
+        group: &Arc<Group>,
         catalogue: &Catalogue,
         (name, record): (&VolumeName, &VolumeRecord),
         settings: &ThinUpdate,
@@ -91,7 +93,7 @@ impl Engine {
             let message = format!("a thin volume has at most {}", format_bytes(THIN_BYTES_MAX));
             return Err(ControlError::new(ErrorCode::Invalid, message));
         }
-        settings.validate_for(record.size_bytes, 0)?;
+        settings.validate_for(record.size_bytes, self.query_volume(group, record).await?.used_bytes)?;
         group.refuse_old_line(name, record.id).await?;
         let mut thin = thin_settings::updated(&ThinVolumeRecord::default(), settings);
         thin.store = group.need_store(catalogue, dry_run).await?;
