@@ -54,8 +54,8 @@ fn used(daemon: &Daemon) -> Result<(u64, u64), Error> {
     let field = |value: &Value, name: &str| value[name].as_u64().ok_or(format!("no {name} in {value}"));
     let volume: Value = serde_json::from_str(&daemon.purlin(&["volume", "show", "big/v", "--output", "json"])?)?;
     let group: Value = serde_json::from_str(&daemon.purlin(&["group", "show", "big", "--output", "json"])?)?;
-    let (volume, pool) = (&volume["volumes"][0], &group["groups"][0]["thin"]);
-    Ok((field(volume, "used_bytes")?, field(pool, "data_bytes")? + field(pool, "garbage_bytes")?))
+    let pool = &group["thin"];
+    Ok((field(&volume, "used_bytes")?, field(pool, "data_bytes")? + field(pool, "garbage_bytes")?))
 }
 
 fn round(dir: &Path, volume_bytes: u64) -> Result<Sample, Error> {

@@ -1,6 +1,7 @@
 //! Quotas, reserves, and writes that wait for space.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use drive::{Block, BlockError, Buf, Env, join_all};
@@ -105,4 +106,55 @@ fn a_write_waits_for_space_as_long_as_its_volume_says() {
             assert_eq!(volume.write(free, data(), false).await, Ok(()), "{shape}");
         });
     }
+}
+
+#[test]
+fn a_waiting_write_delays_no_change_of_its_volume() {
+    let sim = Sim::new(3);
+    let mut rng = sim.rng();
+    let (group, _) = group(&sim, &mut rng);
+    let model = RefCell::new(Model::default());
+    sim.block_on(async {
+        create(&group).await;
+        let pool = open(&group, volume_blocks(&group)).await;
+        pool.fill(&model, 1).await;
+        let long = Duration::from_secs(3600);
+        let free = (0..pool.blocks).find(|block| !model.borrow().mapped().contains(&(1, *block)));
+        let free = free.expect("some were refused") * BLOCK;
+        let answers = Rc::new(RefCell::new(Vec::new()));
+        let begin = async || {
+            pool.change_settings(1, |settings| settings.wait = long);
+            let (volume, answered) = (pool.volumes[0].clone(), answers.clone());
+            group.env.spawn(async move {
+                let answer = volume.write(free, Buf::zeroes(BLOCK as usize), false).await;
+                answered.borrow_mut().push(answer);
+            });
+            group.env.sleep(Duration::from_secs(1)).await;
+            assert!(answers.borrow().is_empty(), "it waits");
+        };
+        let (volume, size) = (&pool.volumes[0], pool.blocks * BLOCK);
+        let ended = async || {
+            group.env.sleep(Duration::from_secs(1)).await;
+            assert_eq!(answers.take(), [Err(BlockError::NoSpace)]);
+        };
+        let began = group.env.now();
+        begin().await;
+        volume.resize(size).await.expect("the size stays");
+        volume.resize(2 * size).await.expect("it grows");
+        group.env.sleep(Duration::from_secs(1)).await;
+        assert!(answers.borrow().is_empty(), "it still waits");
+        pool.change_settings(1, |settings| settings.wait = Duration::ZERO);
+        ended().await;
+        begin().await;
+        volume.resize(size / 2).await.expect("it shrinks");
+        ended().await;
+        volume.resize(size).await.expect("it grows");
+        pool.change_settings(1, |settings| settings.wait = Duration::ZERO);
+        pool.fill(&model, 1).await;
+        begin().await;
+        volume.close().await;
+        ended().await;
+        let took = Duration::from_nanos(group.env.now() - began);
+        assert!(took < long / 60, "{took:?}");
+    });
 }

@@ -47,8 +47,8 @@ pub struct VolumeSettings {
 struct Refusals {
     /// The next write's number when there was no room for the first time.
     before: Option<u64>,
-    /// When it is refused for good.
-    deadline: Option<Nanos>,
+    /// When there was none for the first time although nothing was under way.
+    since: Option<Nanos>,
 }
 
 impl<B: Backing> ThinStore<B> {
@@ -56,6 +56,17 @@ impl<B: Backing> ThinStore<B> {
     pub fn set_settings(&self, line: u32, settings: VolumeSettings) {
         self.settings.borrow_mut().insert(line, settings);
         self.progress.raise();
+    }
+
+    /// Writes to a volume do not wait for space any more, or they do again.
+    pub(super) fn end_waits(&self, line: u32, is_ended: bool) {
+        let mut ended = self.ended_waits.borrow_mut();
+        if is_ended {
+            ended.insert(line);
+            self.progress.raise();
+        } else {
+            ended.remove(&line);
+        }
     }
 
     pub(super) fn settings(&self, line: u32) -> VolumeSettings {
@@ -165,8 +176,9 @@ impl<B: Backing> ThinStore<B> {
     /// [`BlockError::NoSpace`] if they wait no longer.
     async fn wait_a_while(&self, line: u32, refusals: &mut Refusals) -> Result<(), BlockError> {
         let now = self.env().now();
-        let wait = self.settings(line).wait.as_nanos() as Nanos;
-        let deadline = *refusals.deadline.get_or_insert(now + wait);
+        // The volume's setting can change meanwhile.
+        let wait = if self.ended_waits.borrow().contains(&line) { Duration::ZERO } else { self.settings(line).wait };
+        let deadline = *refusals.since.get_or_insert(now) + wait.as_nanos() as Nanos;
         if now >= deadline {
             return Err(BlockError::NoSpace);
         }

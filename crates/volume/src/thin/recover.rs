@@ -162,6 +162,7 @@ impl<B: Backing> ThinStore<B> {
             queue: RefCell::default(),
             compressor: RefCell::default(),
             settings: RefCell::default(),
+            ended_waits: RefCell::default(),
             written: RefCell::default(),
             arrived: RefCell::default(),
             landed: RefCell::default(),

@@ -1,7 +1,7 @@
 //! The store's state, and what all of its operations use.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -81,6 +81,8 @@ pub struct ThinStore<B: Backing> {
     pub(super) written: RefCell<BTreeMap<u32, Arc<AtomicU64>>>,
     /// How volumes use the store.
     pub(super) settings: RefCell<BTreeMap<u32, VolumeSettings>>,
+    /// Volumes whose size is being changed: their writes do not wait for space.
+    pub(super) ended_waits: RefCell<BTreeSet<u32>>,
     pub(super) arrived: RefCell<Arrived>,
     /// Frames of parts that are in the map: needed until the next flush, once for each part.
     pub(super) landed: RefCell<Vec<Rc<Frame>>>,

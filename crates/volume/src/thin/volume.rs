@@ -1,6 +1,6 @@
 //! A thin volume as exports use it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use drive::{Block, BlockError, Buf, BufMut, Extent, Receiver, Sender, ThinUse, WriteZeroes, oneshot};
@@ -28,7 +28,7 @@ struct ThinVolume<B: Backing> {
 
 /// The size of the volume. Held by every request that it was checked for.
 struct Size {
-    bytes: u64,
+    bytes: Cell<u64>,
     /// Dropped with the last holder, which resolves [`ThinVolume::left`].
     _held: Sender<()>,
 }
@@ -36,7 +36,7 @@ struct Size {
 impl Size {
     fn new(bytes: u64) -> (Rc<Size>, Receiver<()>) {
         let (held, left) = oneshot();
-        (Rc::new(Size { bytes, _held: held }), left)
+        (Rc::new(Size { bytes: Cell::new(bytes), _held: held }), left)
     }
 }
 
@@ -53,41 +53,45 @@ impl<B: Backing> Thin<B> {
         Thin(Rc::new(ThinVolume { store, line, size: RefCell::new(size), left: RefCell::new(left) }))
     }
 
-    /// Gives the volume another size. Returns when no request is under way that was accepted for
-    /// the old one, and nothing is left behind the smaller of both sizes. Only one such change may
-    /// run at a time.
+    /// Gives the volume another size. Returns when nothing is left behind the smaller of both
+    /// sizes, and no request is under way that was accepted for a larger one. Such writes do not
+    /// wait for space meanwhile. Only one such change may run at a time.
     ///
     /// # Errors
     /// [`BlockError`] if the store has failed. The volume has its new size nevertheless.
     pub async fn resize(&self, size_bytes: u64) -> Result<(), BlockError> {
         let before = self.size_bytes();
-        self.set_size(before.min(size_bytes)).await;
+        if size_bytes < before {
+            self.shrink(size_bytes).await;
+        }
         // Also when it grows: a crash may have come before this when it was made smaller.
         let (from, to) = (before.min(size_bytes), before.max(size_bytes));
         let result = self.0.store.punch(self.0.line, from, to - from, false).await;
-        self.set_size(size_bytes).await;
+        self.0.size.borrow().bytes.set(size_bytes);
         result
     }
 
     /// Refuses all requests from now on, as beyond the end. Returns when those under way have been
     /// answered.
     pub async fn close(&self) {
-        self.set_size(0).await;
+        self.shrink(0).await;
     }
 
-    async fn set_size(&self, bytes: u64) {
+    async fn shrink(&self, bytes: u64) {
         let (size, left) = Size::new(bytes);
         drop(self.0.size.replace(size));
         let left = self.0.left.replace(left);
+        self.0.store.end_waits(self.0.line, true);
         // The sender never sends; it is dropped with the last holder.
         let _ = left.await;
+        self.0.store.end_waits(self.0.line, false);
     }
 
     /// The size, if a range is within it.
     fn check(&self, offset: u64, len: u64) -> Result<Rc<Size>, BlockError> {
         let size = self.0.size.borrow().clone();
-        if offset.checked_add(len).is_none_or(|end| end > size.bytes) {
-            return Err(BlockError::OutOfRange { offset, len, size: size.bytes });
+        if offset.checked_add(len).is_none_or(|end| end > size.bytes.get()) {
+            return Err(BlockError::OutOfRange { offset, len, size: size.bytes.get() });
         }
         Ok(size)
     }
@@ -95,7 +99,7 @@ impl<B: Backing> Thin<B> {
 
 impl<B: Backing> Block for Thin<B> {
     fn size_bytes(&self) -> u64 {
-        self.0.size.borrow().bytes
+        self.0.size.borrow().bytes.get()
     }
 
     fn optimal_io_bytes(&self) -> u32 {
