@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Compression, Invalid, ThinUpdate, VolumeKind};
+use crate::{Compression, Invalid, ThinSettings, ThinUpdate, VolumeKind};
 
 /// A conversion that is under way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -18,6 +18,8 @@ pub struct Conversion {
     pub done_percent: f64,
     /// Why it does not go on at present; `null` if it does.
     pub message: Option<String>,
+    /// How the volume will use the pool, if it becomes thin; else `null`.
+    pub thin: Option<ThinSettings>,
 }
 
 /// `POST /v1/volumes/{group}/{volume}/convert`: convert a volume while it is in use.

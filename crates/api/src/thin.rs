@@ -148,7 +148,7 @@ impl ThinUpdate {
     /// Checks the values alone.
     pub(crate) fn check_values(&self) -> Result<(), Invalid> {
         if let Some(quota) = self.quota_bytes.filter(|quota| (1..4096).contains(quota)) {
-            return Err(Invalid::new(format!("a quota of {quota} bytes has no block: choose 4 KiB or more, or off")));
+            return Err(Invalid::new(format!("a quota of {quota}B has no block: choose 4 KiB or more, or off")));
         }
         if let Some(wait) = self.full_wait_ms.filter(|wait| *wait > FULL_WAIT_MS_MAX) {
             let shown = format_duration(Duration::from_millis(wait));
@@ -227,7 +227,7 @@ mod tests {
         let cases = [
             (
                 ThinUpdate { quota_bytes: Some(4095), ..usual },
-                "a quota of 4095 bytes has no block: choose 4 KiB or more, or off",
+                "a quota of 4095B has no block: choose 4 KiB or more, or off",
             ),
             (
                 ThinUpdate { quota_bytes: Some(8192), ..usual },

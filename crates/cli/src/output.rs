@@ -102,7 +102,9 @@ pub fn show_changed<T: Serialize>(
 ) -> Result<(), Failure> {
     show(common, changed, |changed| {
         let mut text = String::new();
-        if changed.dry_run {
+        if changed.dry_run && changed.steps.is_empty() {
+            text.push_str("there is nothing to change\n");
+        } else if changed.dry_run {
             text.push_str("nothing was changed; this would be done:\n");
             for step in &changed.steps {
                 text.push_str(&format!("  {step}\n"));

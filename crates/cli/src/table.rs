@@ -353,7 +353,7 @@ fn kind_of(volume: &Volume) -> String {
 
 /// How far a conversion is.
 fn conversion(conversion: &Conversion) -> String {
-    let Conversion { to, done_bytes, total_bytes, done_percent, message } = conversion;
+    let Conversion { to, done_bytes, total_bytes, done_percent, message, thin: _ } = conversion;
     let (done, total) = (format_bytes(*done_bytes), format_bytes(*total_bytes));
     let message = message.as_ref().map_or_else(String::new, |message| format!("; {message}"));
     format!("to {}: {done_percent:.1}%, {done} of {total} copied{message}", volume_kind(*to))
@@ -422,6 +422,7 @@ pub fn volume(volume: &Volume) -> String {
         ("id", volume.id.to_string()),
         ("kind", volume_kind(volume.kind).to_owned()),
         ("converting", volume.conversion.as_ref().map_or_else(String::new, conversion)),
+        ("then", thin::coming_settings(volume.conversion.as_ref())),
         ("size", format!("{} ({} bytes)", format_bytes(volume.size_bytes), volume.size_bytes)),
         ("written", format_bytes(volume.used_bytes)),
         ("stored", volume.stored_bytes.map_or_else(String::new, |stored| thin::stored(volume.used_bytes, stored))),

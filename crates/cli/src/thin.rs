@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::{ThinPool, ThinSettings, format_bytes, format_duration};
+use api::{Conversion, ThinPool, ThinSettings, format_bytes, format_duration};
 
 /// Bytes that a thin volume takes, and how much smaller that is than what was written.
 pub fn stored(written: u64, stored: u64) -> String {
@@ -29,6 +29,13 @@ pub fn settings(settings: &ThinSettings) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// How a volume that is being made thin will use the pool.
+pub fn coming_settings(conversion: Option<&Conversion>) -> String {
+    let all = conversion.and_then(|conversion| conversion.thin.as_ref()).into_iter().flat_map(settings);
+    let given = all.filter(|(_, value)| !value.is_empty());
+    given.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+}
+
 /// The space of a pool of thin volumes.
 pub fn pool(pool: &ThinPool) -> Vec<(&'static str, String)> {
     let work = &pool.work;
@@ -39,7 +46,10 @@ pub fn pool(pool: &ThinPool) -> Vec<(&'static str, String)> {
         0 => String::new(),
         bytes => format!(", {} more are reserved", format_bytes(bytes)),
     };
-    let full_in = pool.full_in_s.map_or_else(String::new, |s| format!(", full in {} at this rate", rough(s)));
+    let full_in = match pool.full_in_s {
+        None | Some(0) => String::new(),
+        Some(s) => format!(", full in {} at this rate", rough(s)),
+    };
     let parts = [("data", pool.data_bytes), ("maps", pool.metadata_bytes), ("garbage", pool.garbage_bytes)];
     let parts: Vec<String> = parts.iter().map(|(name, bytes)| format!("{name} {}", format_bytes(*bytes))).collect();
     let stores = if pool.store_count == 1 { String::new() } else { format!(", in {} stores", pool.store_count) };
@@ -52,14 +62,16 @@ pub fn pool(pool: &ThinPool) -> Vec<(&'static str, String)> {
             format!("{from} packed again to {to}, {ordered} put in order")
         }
     };
-    vec![
+    let mut rows = vec![
         ("thin pool", format!("{size}, {free} of it free{stores}")),
         ("thin used", format!("{used}{reserved}")),
         ("thin parts", parts.join(", ")),
         ("thin fills", format!("{}% of the space that it can have{full_in}", pool.used_percent)),
         ("thin wrote", wrote.join(", ")),
-        ("thin stored anew", anew),
-    ]
+        ("thin improved", anew),
+    ];
+    rows.retain(|(_, value)| !value.is_empty());
+    rows
 }
 
 /// A time as people say it.

@@ -10,18 +10,20 @@ pub struct ThinArgs {
     /// 9; default off
     #[arg(long, value_name = "lz4|zstd[:LEVEL]|off")]
     pub compress: Option<Compression>,
-    /// Most that may be written to a thin volume, before compression; default its size
+    /// Most content that a thin volume may have, before compression: writes that need more fail as
+    /// if the pool were full; default its size
     #[arg(long, value_name = "SIZE|off", value_parser = parse_bytes_or_off)]
     pub quota: Option<BytesOrOff>,
     /// Space that is kept for a thin volume, so that others cannot use it; default off
     #[arg(long, value_name = "SIZE|off", value_parser = parse_bytes_or_off)]
     pub reserve: Option<BytesOrOff>,
-    /// Writes to a thin volume when there is no space: they fail, or wait for up to 20s first;
-    /// default error
+    /// When there is no space: writes to a thin volume fail at once (error), or wait for space
+    /// first (wait:10s, at most 20s); default error
     #[arg(long, value_name = "error|wait:TIME", value_parser = parse_when_full)]
     pub when_full: Option<WaitMs>,
-    /// Pack what was not written to a thin volume for this time, to twice that, again: in larger
-    /// pieces with Zstandard. It takes less space, and small reads of it take longer; default off
+    /// Store content of a thin volume again, in larger pieces with Zstandard, once it was not
+    /// written for this time (at the latest, for twice this time). It takes less space, and small
+    /// reads of it take longer; default off
     #[arg(long, value_name = "TIME|off", value_parser = parse_time_or_off)]
     pub repack_after: Option<SecondsOrOff>,
 }
@@ -42,9 +44,10 @@ fn parse_time_or_off(text: &str) -> Result<SecondsOrOff, String> {
     if text == "off" {
         return Ok(SecondsOrOff(None));
     }
-    match parse_duration(text).map_err(|error| error.to_string())?.as_secs() {
-        0 => Err(format!("{text:?} is less than a second: write a time such as 1d, or off")),
-        seconds => Ok(SecondsOrOff(Some(seconds))),
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
+    match (time.as_secs(), time.subsec_nanos()) {
+        (1.., 0) => Ok(SecondsOrOff(Some(time.as_secs()))),
+        _ => Err(format!("{text:?} is no number of seconds: write a time such as 1d, or off")),
     }
 }
 
@@ -66,8 +69,9 @@ fn parse_when_full(text: &str) -> Result<WaitMs, String> {
     let refuse = || format!("{text:?} is neither error nor a time to wait: write such as wait:10s");
     let duration = parse_duration(text.strip_prefix("wait:").ok_or_else(refuse)?).map_err(|error| error.to_string())?;
     match u64::try_from(duration.as_millis()) {
-        Ok(0) | Err(_) => Err(refuse()),
+        Ok(0) => Err(format!("{text:?} is no time to wait: write such as wait:10s, or error to fail at once")),
         Ok(ms) => Ok(WaitMs(ms)),
+        Err(_) => Err(refuse()),
     }
 }
 
@@ -97,7 +101,7 @@ mod tests {
         assert!(parse_bytes_or_off("0").is_err());
         assert_eq!(parse_time_or_off("1d"), Ok(SecondsOrOff(Some(86_400))));
         assert_eq!(parse_time_or_off("off"), Ok(SecondsOrOff(None)));
-        assert!(parse_time_or_off("0s").is_err() && parse_time_or_off("500ms").is_err());
+        assert!(["0s", "500ms", "1999ms"].iter().all(|text| parse_time_or_off(text).is_err()));
         assert_eq!(parse_when_full("error"), Ok(WaitMs(0)));
         assert_eq!(parse_when_full("wait:10s"), Ok(WaitMs(10_000)));
         for text in ["", "wait", "wait:", "wait:0s", "10s", "wait:x"] {

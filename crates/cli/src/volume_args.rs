@@ -135,7 +135,8 @@ Examples:
     Resize {
         /// Its name, GROUP/VOLUME
         name: VolumeName,
-        /// Its new capacity, or a share of its own space plus the group's free space, such as 100%
+        /// Its new capacity; for a direct volume also a share of its own space plus the group's
+        /// free space, such as 100%
         #[arg(long)]
         size: VolumeSize,
         #[command(flatten)]

@@ -478,8 +478,12 @@ impl Engine {
     /// If a block device cannot be removed. The group continues then, with the remaining exports.
     async fn stop_group(&self, group: &Arc<Group>, device: DeviceEnd) -> Answer<()> {
         let exports: Vec<_> = group.exports().values().cloned().collect();
+        group.end_waits(true).await?;
         for export in exports {
-            self.end_export(group, &export, device).await?;
+            if let Err(error) = self.end_export(group, &export, device).await {
+                group.end_waits(false).await?;
+                return Err(error);
+            }
         }
         if let Err(error) = self.note_scrub_at_stop(group).await {
             tracing::warn!(group = group.name, %error, "how far the scrub is could not be noted");

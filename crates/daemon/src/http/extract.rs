@@ -69,6 +69,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             ControlError::new(ErrorCode::BadRequest, format!("the request could not be read: {error}"))
         })?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        // The fields of an object would be taken from an array as well, by their order.
+        if text.trim_ascii_start().first() == Some(&b'[') {
+            let message = "the request is refused: its body is an array, and has to be an object";
+            return Err(ControlError::new(ErrorCode::BadRequest, message));
+        }
         serde_json::from_slice(text)
             .map(Body)
             .map_err(|error| ControlError::new(ErrorCode::BadRequest, format!("the request is refused: {error}")))

@@ -12,6 +12,8 @@ use daemon::http::{Answer, GroupControl, VolumeControl};
 use crate::bench::*;
 use crate::thin::{MIB, bytes, delete, fill, pool, read, show, volume, write};
 
+const FOR_SPACE: &str = "it waits for space in the pool";
+
 pub async fn convert(engine: &Engine, name: &str, action: ConvertAction) -> Answer<Changed<Volume>> {
     convert_with_quota(engine, name, action, None).await
 }
@@ -55,12 +57,12 @@ pub async fn until_converted(engine: &Engine, name: &str, kind: VolumeKind) -> V
     until(engine, name, |volume| volume.kind == kind && volume.conversion.is_none()).await
 }
 
-/// Waits until a conversion says that it waits for space.
-async fn until_paused(engine: &Engine, name: &str) -> Conversion {
+/// Waits until a conversion says why it waits.
+async fn until_paused(engine: &Engine, name: &str, reason: &str) -> Conversion {
     let is_paused = |volume: &Volume| volume.conversion.as_ref().is_some_and(|it| it.message.is_some());
     let shown = until(engine, name, is_paused).await;
     let conversion = shown.conversion.unwrap();
-    assert!(conversion.message.as_ref().unwrap().starts_with("it waits for space in the pool"), "{conversion:?}");
+    assert!(conversion.message.as_ref().unwrap().starts_with(reason), "{conversion:?}");
     assert!(conversion.done_bytes < conversion.total_bytes, "{conversion:?}");
     conversion
 }
@@ -157,7 +159,7 @@ pub async fn stuck(bench: &Bench, engine: &Engine) -> (PathBuf, Vec<u8>) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     convert(engine, "db", ConvertAction::Thin).await.unwrap();
-    until_paused(engine, "db").await;
+    until_paused(engine, "db", FOR_SPACE).await;
     (socket, content)
 }
 
@@ -175,7 +177,7 @@ async fn a_conversion_that_waits_for_space_goes_on_where_it_was_after_a_restart(
     end(engine).await;
 
     let engine = bench.engine().await;
-    let conversion = until_paused(&engine, "db").await;
+    let conversion = until_paused(&engine, "db", FOR_SPACE).await;
     assert!(conversion.done_bytes > 10 * MIB, "it began again: {conversion:?}");
     assert!(read(&socket, "db", 0, 50 * MIB).await == content);
     delete(&engine, "other").await;
@@ -240,8 +242,11 @@ async fn requests_that_make_no_sense_are_refused_with_one_sentence() {
         "the volume \"tank/thin\" is not being converted"
     );
     let too_large = refused(&engine, "thin", ConvertAction::Direct).await;
-    assert!(too_large.starts_with("the direct volume \"tank/thin\" needs 1 TiB"), "{too_large}");
-    assert!(too_large.ends_with("are missing"), "{too_large}");
+    let of_group = "the volume \"tank/thin\" needs 1 TiB, and the group \"tank\" has ";
+    assert!(
+        too_large.starts_with(of_group) && too_large.contains(" free, and its pool of thin volumes"),
+        "{too_large}"
+    );
     assert_eq!(show(&engine, "thin").await.conversion, None);
     delete(&engine, "direct").await;
     delete(&engine, "thin").await;
@@ -256,5 +261,19 @@ async fn requests_that_make_no_sense_are_refused_with_one_sentence() {
     assert_eq!(refused(&engine, "db", ConvertAction::Direct).await, busy);
     let settings = ThinUpdate { quota_bytes: Some(MIB), ..ThinUpdate::default() };
     assert_eq!(engine.volume_thin(&name, settings).await.unwrap_err().to_string(), busy);
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn a_conversion_that_waits_because_of_its_quota_says_so() {
+    let (bench, engine) = bench_with_group().await;
+    let socket = volume(&bench, &engine, "db", 60 * MIB, false).await;
+    write(&socket, "db", 0, bytes(3, 40 * MIB)).await.unwrap();
+    convert_with_quota(&engine, "db", ConvertAction::Thin, Some(42 * MIB)).await.unwrap();
+    write(&socket, "db", 40 * MIB, bytes(4, 10 * MIB)).await.unwrap();
+    let conversion = until_paused(&engine, "db", "it waits because of its quota").await;
+    assert_eq!(conversion.thin.unwrap().quota_bytes, Some(42 * MIB));
+    convert(&engine, "db", ConvertAction::Cancel).await.unwrap();
+    assert!(read(&socket, "db", 40 * MIB, 10 * MIB).await == bytes(4, 10 * MIB));
     end(engine).await;
 }

@@ -362,7 +362,7 @@ async fn a_reserve_lets_the_pool_grow_and_is_there_when_others_have_filled_it() 
         for dry_run in [true, false] {
             let message = engine.volume_create(request(1 << 30, dry_run)).await.unwrap_err().to_string();
             assert!(
-                message.starts_with("to keep 1 GiB for \"tank/db\" is not possible: the group has about "),
+                message.starts_with("the pool cannot keep 1 GiB for \"tank/db\": choose at most about "),
                 "{message}"
             );
         }
@@ -462,5 +462,80 @@ async fn a_dry_run_says_that_there_is_no_room_for_a_pool() {
     create("direct", group.free_bytes - MIB, false, false).await.unwrap();
     assert_eq!(create("thin", 1 << 40, true, true).await.unwrap_err().code, ErrorCode::NoSpace);
     assert_eq!(create("thin", 1 << 40, true, false).await.unwrap_err().code, ErrorCode::NoSpace);
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn the_pool_gives_space_back_for_direct_volumes() {
+    let (bench, engine) = crate::convert::bench_with_group().await;
+    let one = volume(&bench, &engine, "one", 1 << 40, true).await;
+    let two = volume(&bench, &engine, "two", 1 << 40, true).await;
+    // Each segment has blocks of both volumes. So none is free before it is collected.
+    let mut each = 0;
+    while write(&one, "one", each * MIB, bytes(each as u32, MIB)).await.is_ok()
+        && write(&two, "two", each * MIB, bytes(1, MIB)).await.is_ok()
+    {
+        each += 1;
+    }
+    let create = |size_bytes, dry_run| {
+        let (group, volume) = ("tank".into(), "direct".into());
+        engine.volume_create(VolumeCreate { group, volume, size_bytes, dry_run, ..VolumeCreate::default() })
+    };
+    let size_bytes = each * MIB / 2;
+    assert_eq!(create(size_bytes, false).await.unwrap_err().code, ErrorCode::NoSpace);
+    let full = pool(&engine).await.unwrap();
+    delete(&engine, "two").await;
+    let began = Instant::now();
+    // The deletion runs in the background.
+    let planned = loop {
+        match create(size_bytes, true).await {
+            Ok(planned) => break planned,
+            Err(error) => assert!(began.elapsed() < PATIENCE && error.code == ErrorCode::NoSpace, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let step = &planned.steps[0];
+    assert!(step.starts_with("take ") && step.ends_with(" back from the pool of thin volumes"), "{step}");
+    assert_eq!(pool(&engine).await.unwrap().size_bytes, full.size_bytes, "a dry run takes nothing");
+    while let Err(error) = create(size_bytes, false).await {
+        assert!(began.elapsed() < PATIENCE && error.code == ErrorCode::Busy, "{error}");
+    }
+    let direct = offer(&bench, &engine, "direct").await;
+    write(&direct, "direct", 0, bytes(7, size_bytes)).await.unwrap();
+    let is_whole = async |one: &Path| {
+        for at in 0..each {
+            assert!(read(one, "one", at * MIB, MIB).await == bytes(at as u32, MIB), "MiB {at}");
+        }
+    };
+    is_whole(&one).await;
+    assert!(pool(&engine).await.unwrap().size_bytes + size_bytes <= full.size_bytes + MIB);
+
+    end(engine).await;
+    let engine = bench.engine().await;
+    is_whole(&one).await;
+    assert!(read(&direct, "direct", 0, size_bytes).await == bytes(7, size_bytes));
+    delete(&engine, "direct").await;
+    let more = fill(&one, "one", 1000).await;
+    assert!(more > each / 2, "the pool takes {more} MiB again");
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn a_group_is_stopped_without_waiting_for_writes_that_wait_for_space() {
+    let (bench, engine) = crate::convert::bench_with_group().await;
+    let socket = volume(&bench, &engine, "db", 1 << 40, true).await;
+    let filled = fill(&socket, "db", 0).await;
+    let settings = ThinUpdate { full_wait_ms: Some(20_000), ..ThinUpdate::default() };
+    engine.volume_thin(&"tank/db".parse().unwrap(), settings).await.unwrap();
+    let waiting = tokio::spawn({
+        let socket = socket.clone();
+        async move { write(&socket, "db", (filled + 1) * MIB, bytes(1, MIB)).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!waiting.is_finished(), "it waits");
+    let began = Instant::now();
+    engine.group_stop("tank", GroupStop { force: true, ..GroupStop::default() }).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10), "the stop took {:?}", began.elapsed());
+    assert!(waiting.await.unwrap().is_err());
     end(engine).await;
 }

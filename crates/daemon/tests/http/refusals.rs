@@ -86,6 +86,11 @@ async fn what_makes_no_sense_is_refused_with_the_rule() {
             "400 bad_request: the request is refused: missing field `action` at line 1 column 2",
         ),
         (
+            "/v1/groups/tank/scrub",
+            json!(["start"]),
+            "400 bad_request: the request is refused: its body is an array, and has to be an object",
+        ),
+        (
             "/v1/groups/tank/members/x/fail",
             json!({}),
             "400 bad_request: the path is refused: Invalid URL: Cannot parse value at index 1 with value `x` to a `u32`",
@@ -138,7 +143,7 @@ async fn what_is_in_the_way_is_named() {
             "PATCH",
             "/v1/volumes/tank/db",
             json!({"size_bytes": u64::MAX}),
-            "507 no_space: the volume \"tank/db\" needs 16 EiB, and the group \"tank\" has 189 MiB free",
+            "507 no_space: the volume \"tank/db\" needs 16 EiB more, and the group \"tank\" has 189 MiB free",
         ),
         (
             "POST",

@@ -6,6 +6,7 @@ mod crashes;
 mod damage;
 mod full;
 mod full_degraded;
+mod idle;
 mod pace;
 mod rebuild;
 mod repack;

@@ -69,6 +69,13 @@ impl<B: Backing> ThinStore<B> {
         }
     }
 
+    /// Writes to all volumes do not wait for space any more, or they do again. For a store that is
+    /// to stop.
+    pub fn end_all_waits(&self, are_ended: bool) {
+        self.are_waits_ended.set(are_ended);
+        self.progress.raise();
+    }
+
     pub(super) fn settings(&self, line: u32) -> VolumeSettings {
         self.settings.borrow().get(&line).copied().unwrap_or_default()
     }
@@ -177,7 +184,8 @@ impl<B: Backing> ThinStore<B> {
     async fn wait_a_while(&self, line: u32, refusals: &mut Refusals) -> Result<(), BlockError> {
         let now = self.env().now();
         // The volume's setting can change meanwhile.
-        let wait = if self.ended_waits.borrow().contains(&line) { Duration::ZERO } else { self.settings(line).wait };
+        let is_ended = self.are_waits_ended.get() || self.ended_waits.borrow().contains(&line);
+        let wait = if is_ended { Duration::ZERO } else { self.settings(line).wait };
         let deadline = *refusals.since.get_or_insert(now) + wait.as_nanos() as Nanos;
         if now >= deadline {
             return Err(BlockError::NoSpace);

@@ -52,14 +52,21 @@ impl<B: Backing> ThinStore<B> {
         Ok(())
     }
 
-    /// Enters what is pending into the map, if no write came since the last call.
+    /// If no write came since the last call: enters what is pending into the map, and makes a
+    /// checkpoint, so that segments without live content are free.
     ///
     /// # Errors
     /// [`BlockError`] if the store has failed.
-    pub async fn land_if_idle(self: &Rc<Self>) -> Result<(), BlockError> {
+    pub async fn settle_if_idle(self: &Rc<Self>) -> Result<(), BlockError> {
         let next = self.next_sequence.get();
-        if self.seen_sequence.replace(next) == next && self.pending.borrow().lowest().is_some() {
+        if self.seen_sequence.replace(next) != next {
+            return Ok(());
+        }
+        if self.pending.borrow().lowest().is_some() {
             self.land_what_fits().await?;
+        }
+        if self.covered.get() < self.coverable() {
+            self.checkpoint_at_pace().await?;
         }
         Ok(())
     }

@@ -135,9 +135,15 @@ impl<B: Backing> ThinStore<B> {
         }
     }
 
-    /// Gives up free segments: half of those that the store can do without, at most `most`. Makes
-    /// them free before, if it has to. The store does not use them any more, and nothing is stored
-    /// there. The caller gives them to another store, or back with [`ThinStore::add_extents`].
+    /// Bytes of segments that the store can do without. Some may have to be collected before.
+    pub fn spare_bytes(&self) -> u64 {
+        self.spare_segments() as u64 * self.grid.segment_bytes
+    }
+
+    /// Gives up segments: half of those that the store can do without, at most `most`. Makes them
+    /// free before, if it has to. The store does not use them any more, and nothing is stored
+    /// there. The caller gives them to another store or to the group, or back with
+    /// [`ThinStore::add_extents`].
     ///
     /// # Errors
     /// [`BlockError`] if the store has failed.
@@ -154,12 +160,18 @@ impl<B: Backing> ThinStore<B> {
         }
         self.growth.giving.set(0);
         // Writes may have come meanwhile.
+        Ok(self.give_up_free(most))
+    }
+
+    /// As [`ThinStore::give_up`], but only segments that are free now, and all of them that the
+    /// store can do without.
+    pub fn give_up_free(&self, most: usize) -> Vec<ExtentRecord> {
         let count = most.min(self.spare_segments()).min(self.free_segments());
         let ranges = self.segments.borrow_mut().remove_free(count, RANGES_MAX);
         let extent = |range: std::ops::Range<u64>| ExtentRecord {
             start_byte: self.grid.start(range.start),
             len_bytes: (range.end - range.start) * self.grid.segment_bytes,
         };
-        Ok(ranges.into_iter().map(extent).collect())
+        ranges.into_iter().map(extent).collect()
     }
 }

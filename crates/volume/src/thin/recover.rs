@@ -163,6 +163,7 @@ impl<B: Backing> ThinStore<B> {
             compressor: RefCell::default(),
             settings: RefCell::default(),
             ended_waits: RefCell::default(),
+            are_waits_ended: Cell::new(false),
             written: RefCell::default(),
             arrived: RefCell::default(),
             landed: RefCell::default(),

@@ -83,6 +83,8 @@ pub struct ThinStore<B: Backing> {
     pub(super) settings: RefCell<BTreeMap<u32, VolumeSettings>>,
     /// Volumes whose size is being changed: their writes do not wait for space.
     pub(super) ended_waits: RefCell<BTreeSet<u32>>,
+    /// Writes of all volumes do not wait.
+    pub(super) are_waits_ended: Cell<bool>,
     pub(super) arrived: RefCell<Arrived>,
     /// Frames of parts that are in the map: needed until the next flush, once for each part.
     pub(super) landed: RefCell<Vec<Rc<Frame>>>,
@@ -221,6 +223,14 @@ impl<B: Backing> ThinStore<B> {
         let trees = self.trees.borrow();
         let root = trees.lines.get(&line).and_then(|line| line.root);
         root.map_or((0, 0), |root| (root.blocks, root.live_bytes))
+    }
+
+    /// Bytes of a volume with content, and the bytes that they take. The first number counts all
+    /// accepted writes and discards. The second counts discards at once, and the content of a write
+    /// once it is compressed and in the map.
+    pub fn used(&self, line: u32) -> (u64, u64) {
+        let freed = self.pending.borrow().growth_of(line).bytes.min(0);
+        (self.written_bytes(line), self.mapped(line).1.saturating_add_signed(freed))
     }
 
     /// Bytes of a volume with content, also if it was just accepted.

@@ -160,7 +160,8 @@ impl Engine {
         let mut shown = self.query_content(group, record).await?;
         if record.conversion.is_some() {
             let look = group.look_at_conversion(record.id).await?;
-            shown.conversion = conversions::shown(record, look.as_ref());
+            let (written, _) = group.coming_thin_bytes(record).await?;
+            shown.conversion = conversions::shown(record, look.as_ref(), written);
         }
         Ok(shown)
     }

@@ -11,13 +11,13 @@ use drive::{BlockError, Env};
 use format::{Catalogue, ConversionRecord, VolumeKind, VolumeRecord};
 use runtime::ShardEnv;
 use tokio::sync::Notify;
-use volume::convert::{Hold, Progress};
+use volume::convert::{ConvertTuning, Hold, Progress};
 
 use crate::engine::errors::stopping;
 use crate::engine::group::content::{Content, LocalConverting};
 use crate::engine::group::conversion_state::Noted;
 use crate::engine::group::kinds::volume_kind;
-use crate::engine::group::{GroupBody, block_error, shard};
+use crate::engine::group::{GroupBody, block_error, shard, thin_settings};
 use crate::engine::{Engine, Group};
 use crate::http::Answer;
 
@@ -346,7 +346,7 @@ fn log_trouble(group: &Group, volume: u64, noted: &Noted, look: &ConversionLook)
         Some(BlockError::NoSpace) => tracing::warn!(
             group = group.name,
             volume,
-            "a conversion waits for space: discard data, delete a volume, or cancel the conversion"
+            "a conversion waits for space, or because of its quota: discard data, delete a volume, or cancel it"
         ),
         Some(error) => tracing::warn!(group = group.name, volume, %error, "a conversion does not go on: it is retried"),
         None => tracing::info!(group = group.name, volume, "a conversion goes on"),
@@ -356,14 +356,23 @@ fn log_trouble(group: &Group, volume: u64, noted: &Noted, look: &ConversionLook)
     }
 }
 
-/// A conversion for the API.
-pub(crate) fn shown(record: &VolumeRecord, look: Option<&ConversionLook>) -> Option<api::Conversion> {
+/// A conversion for the API. `written_bytes`: those of the coming thin volume.
+pub(crate) fn shown(
+    record: &VolumeRecord,
+    look: Option<&ConversionLook>,
+    written_bytes: u64,
+) -> Option<api::Conversion> {
     let conversion = record.conversion.as_ref()?;
+    // A window is refused as a whole.
+    let is_at_quota = |quota: u64| written_bytes + ConvertTuning::default().window_bytes > quota;
     let total_bytes = record.size_bytes;
     let done_bytes = look.map_or(conversion.copied_bytes, |look| look.copied_bytes);
     let message = match look {
         None => Some("the thin volumes of the group are not started".to_owned()),
         Some(look) => look.trouble.as_ref().map(|error| match error {
+            BlockError::NoSpace if conversion.thin.quota_bytes.is_some_and(is_at_quota) => {
+                "it waits because of its quota: discard data, or cancel it and choose a larger quota".to_owned()
+            }
             BlockError::NoSpace => "it waits for space in the pool: discard data, or delete a volume".to_owned(),
             error => format!("it is retried: {error}"),
         }),
@@ -372,7 +381,8 @@ pub(crate) fn shown(record: &VolumeRecord, look: Option<&ConversionLook>) -> Opt
         to: volume_kind(conversion.to),
         done_bytes,
         total_bytes,
-        done_percent: (done_bytes as f64 / total_bytes.max(1) as f64 * 100.0).min(100.0),
+        done_percent: (done_bytes as f64 / total_bytes.max(1) as f64 * 1000.0).round().min(1000.0) / 10.0,
         message,
+        thin: (conversion.to == VolumeKind::Thin).then(|| thin_settings::shown(&conversion.thin)),
     })
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use api::{
     Changed, ConvertAction, ErrorCode, THIN_BYTES_MAX, ThinUpdate, Volume, VolumeConvert, VolumeName, format_bytes,
 };
-use format::{Catalogue, ConversionRecord, ThinVolumeRecord, VolumeKind, VolumeRecord};
+use format::{Catalogue, ConversionRecord, ExtentRecord, ThinVolumeRecord, VolumeKind, VolumeRecord};
 
+use crate::engine::group::direct_room::DirectNeed;
 use crate::engine::group::kinds::{kind_name, refuse_converting};
 use crate::engine::group::thin_settings;
-use crate::engine::{Engine, Group, view};
+use crate::engine::{Engine, Group};
 use crate::http::{Answer, ControlError};
 
 impl Group {
@@ -48,7 +49,13 @@ impl Engine {
         )];
         let conversion = match to {
             VolumeKind::Thin => self.plan_thin(&group, &catalogue, (name, &record), &request.thin_settings()).await?,
-            VolumeKind::Direct => plan_direct(&group, &catalogue, (name, &record))?,
+            VolumeKind::Direct => {
+                let (bytes, dry_run) = (record.size_bytes, request.dry_run);
+                let need = DirectNeed { volume: name, bytes, shown: &format_bytes(bytes), dry_run };
+                let room = group.find_direct(need, |space, used| volume::allocate(space, used, bytes)).await?;
+                steps.extend(room.step());
+                plan_direct(&catalogue, room.extents)
+            }
         };
         steps.extend(thin_settings::steps(&ThinVolumeRecord::default(), &conversion.thin));
         steps.push(match to {
@@ -96,9 +103,10 @@ impl Engine {
         settings.validate_for(record.size_bytes, self.query_volume(group, record).await?.used_bytes)?;
         group.refuse_old_line(name, record.id).await?;
         let mut thin = thin_settings::updated(&ThinVolumeRecord::default(), settings);
+        thin_settings::check(&thin)?;
         thin.store = group.need_store(catalogue, dry_run).await?;
         if let Some(reserve) = thin.reserve_bytes {
-            let kept = group.need_reserve(name, thin.store, reserve, dry_run).await;
+            let kept = group.need_reserve(name, thin.store, (reserve, 0), dry_run).await;
             if kept.is_err() {
                 // The store may have been made for this volume.
                 group.drop_unused_stores().await?;
@@ -142,30 +150,14 @@ impl Engine {
     }
 }
 
-/// Plans a conversion to direct: finds all of its space.
-fn plan_direct(
-    group: &Group,
-    catalogue: &Catalogue,
-    (name, record): (&VolumeName, &VolumeRecord),
-) -> Answer<ConversionRecord> {
-    let (space, used) = view::space(group, catalogue);
-    let Some(extents) = volume::allocate(space, &used, record.size_bytes) else {
-        let free = space.free_bytes(&used);
-        let message = format!(
-            "the direct volume \"{name}\" needs {}, and the group {:?} has {} free: {} are missing",
-            format_bytes(record.size_bytes),
-            group.name,
-            format_bytes(free),
-            format_bytes(record.size_bytes.saturating_sub(free)),
-        );
-        return Err(ControlError::new(ErrorCode::NoSpace, message));
-    };
-    Ok(ConversionRecord {
+/// A conversion to direct, with all of its space.
+fn plan_direct(catalogue: &Catalogue, extents: Vec<ExtentRecord>) -> ConversionRecord {
+    ConversionRecord {
         id: catalogue.next_id,
         to: VolumeKind::Direct,
         extents,
         thin: ThinVolumeRecord::default(),
         copied_bytes: 0,
         stale: Vec::new(),
-    })
+    }
 }

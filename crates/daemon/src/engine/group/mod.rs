@@ -6,6 +6,7 @@ pub(crate) mod conversion_state;
 pub(crate) mod conversions;
 mod convert;
 mod create;
+mod direct_room;
 pub(crate) mod disconnected;
 pub(crate) mod event_log;
 pub(crate) mod findings;
@@ -41,7 +42,7 @@ pub(crate) mod wipe;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use api::ErrorCode;
@@ -124,6 +125,8 @@ pub(crate) struct GroupBody {
     pub conversions: Conversions,
     /// How the pool of thin volumes fills.
     thin_trend: Mutex<thin_trend::Trend>,
+    /// The log says already that the pool cannot grow.
+    cannot_grow: AtomicBool,
     /// Why the thin volumes could not be started.
     thin_failure: Mutex<Option<String>>,
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use array::{
@@ -101,6 +101,7 @@ pub(crate) async fn start(
         thin_streams: AtomicUsize::new(0),
         conversions: Conversions::new(attention),
         thin_trend: Mutex::default(),
+        cannot_grow: AtomicBool::new(false),
         thin_failure: Mutex::default(),
     });
     let group = Arc::new(Group { name, body });

@@ -11,7 +11,9 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use api::ErrorCode;
 use drive::{BlockError, Env, join_all};
-use format::{Catalogue, ExtentRecord, THIN_STORES_MAX, ThinPoolRecord, ThinStoreRecord, VolumeRecord};
+use format::{
+    Catalogue, ExtentRecord, THIN_STORES_MAX, ThinPoolRecord, ThinStoreRecord, ThinVolumeRecord, VolumeRecord,
+};
 use runtime::{ShardEnv, ShardHandle};
 use volume::thin::{ArrayBacking, Grid, OpenThinError, ThinCounts, ThinSpace, ThinStore, Tuning};
 
@@ -256,12 +258,22 @@ impl Group {
         Ok(Some(sum).filter(|(stores, ..)| *stores > 0))
     }
 
-    /// Mapped bytes of a thin volume, and the bytes that they take.
+    /// Bytes of a thin volume with content, and the bytes that they take.
     pub async fn thin_bytes(&self, record: &VolumeRecord) -> Answer<(u64, u64)> {
-        let line = record.id as u32;
-        let mapped = self.on_store(record.thin.store, move |store| async move { store.mapped(line) }).await?;
-        let (blocks, live_bytes) = mapped.unwrap_or_default();
-        Ok((blocks * format::BLOCK as u64, live_bytes))
+        self.line_bytes(record.id, &record.thin).await
+    }
+
+    /// As [`Self::thin_bytes`], of what a volume has in the pool that is being made thin.
+    pub async fn coming_thin_bytes(&self, record: &VolumeRecord) -> Answer<(u64, u64)> {
+        match &record.conversion {
+            Some(conversion) => self.line_bytes(record.id, &conversion.thin).await,
+            None => Ok((0, 0)),
+        }
+    }
+
+    async fn line_bytes(&self, id: u64, thin: &ThinVolumeRecord) -> Answer<(u64, u64)> {
+        let used = self.on_store(thin.store, move |store| async move { store.used(id as u32) }).await?;
+        Ok(used.unwrap_or_default())
     }
 
     /// Adds the pool to a group that is shown, and its warnings.
@@ -307,19 +319,24 @@ impl Group {
         Ok(())
     }
 
+    /// Writes do not wait for space any more, because the group is to stop. Or they do again.
+    pub async fn end_waits(&self, are_ended: bool) -> Answer<()> {
+        self.on_stores(move |store| async move { store.end_all_waits(are_ended) }).await.map(|_| ())
+    }
+
     /// Ends the stores in order, before the group stops.
     pub async fn stop_stores(&self) -> Answer<Option<BlockError>> {
         let stopped = self.on_stores(|store| async move { store.stop().await.err() }).await?;
         Ok(stopped.into_iter().find_map(|(_, error)| error))
     }
 
-    /// Has the stores enter into their maps what is pending, if they were idle since the last call.
-    /// So the numbers for people are right, and discarded space is free. Has them look for
-    /// content that is to be stored anew, too.
+    /// Has the stores bring their maps up to date on the drives, if they were idle since the last
+    /// call. So discarded space is free, and the next start is quick. Has them look for content
+    /// that is to be stored anew, too.
     pub async fn tend_stores(&self) {
         let tend = |store: Rc<Store>| async move {
             store.look_for_work();
-            store.land_if_idle().await.is_ok()
+            store.settle_if_idle().await.is_ok()
         };
         // An error means that the group is being stopped, or the store has failed.
         let _ = self.on_stores(tend).await;

@@ -1,6 +1,7 @@
 //! How the thin stores of a group get more space: free space of the group, or segments that another
-//! store gives up.
+//! store gives up. How they give space back to the group.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,9 @@ const FREE_SHARE: u64 = 4;
 
 /// Segments without which a store is not worth its reserves.
 pub(crate) const SEGMENTS_MIN: u64 = 48;
+
+/// The map of a reserve has one part in so many of it.
+const MAP_SHARE: u64 = 32;
 
 /// Stores that got no request for so long are idle.
 const IDLE: Duration = Duration::from_secs(10);
@@ -71,6 +75,16 @@ fn remove(extents: &mut Vec<ExtentRecord>, gone: &[ExtentRecord]) {
     }
 }
 
+/// Bytes of content and of the map that it needs.
+fn with_map(bytes: u64) -> u64 {
+    bytes + bytes / MAP_SHARE
+}
+
+/// Bytes of content in so much space, beside its map.
+fn without_map(bytes: u64) -> u64 {
+    bytes - bytes / (MAP_SHARE + 1)
+}
+
 fn sum_bytes(extents: &[ExtentRecord]) -> u64 {
     extents.iter().map(|extent| extent.len_bytes).sum()
 }
@@ -80,11 +94,17 @@ fn store_mut(catalogue: &mut Catalogue, id: u16) -> Option<&mut ThinStoreRecord>
 }
 
 impl Group {
-    /// Has a store so large that it can keep `bytes` more for a volume. The caller has the turn to
-    /// give space. With `dry_run`, only looks whether that can be done.
-    pub async fn need_reserve(&self, volume: &VolumeName, store: u16, bytes: u64, dry_run: bool) -> Answer<()> {
-        // The map of the volume needs some as well.
-        let bytes = bytes + bytes / 32;
+    /// Has a store so large that it can keep the rest of a reserve, of which `stored` bytes are
+    /// used. The caller has the turn to give space. With `dry_run`, only looks whether that can be
+    /// done.
+    pub async fn need_reserve(
+        &self,
+        volume: &VolumeName,
+        store: u16,
+        (reserve, stored): (u64, u64),
+        dry_run: bool,
+    ) -> Answer<()> {
+        let bytes = with_map(reserve.saturating_sub(stored));
         loop {
             let catalogue = self.catalogue().await?;
             let segment_bytes = Grid::plan(&self.shared.geometry).segment_bytes;
@@ -99,8 +119,9 @@ impl Group {
             let step = step_bytes(&group, &used, segment_bytes).max(missing.div_ceil(FREE_SHARE));
             let free = group.free_bytes(&used) / segment_bytes * segment_bytes;
             let refuse = || {
-                let (wanted, had) = (api::format_bytes(bytes), api::format_bytes(left + free / 9 * 8));
-                let message = format!("to keep {wanted} for \"{volume}\" is not possible: the group has about {had}");
+                let most = stored + without_map(left + free / 9 * 8);
+                let (reserve, most) = (api::format_bytes(reserve), api::format_bytes(most));
+                let message = format!("the pool cannot keep {reserve} for \"{volume}\": choose at most about {most}");
                 ControlError::new(ErrorCode::NoSpace, message)
             };
             if free < missing {
@@ -141,10 +162,14 @@ impl Group {
         if self.add_free_space(&catalogue, store, step).await? {
             return Ok(true);
         }
-        if wanted == SpaceWanted::Now && self.move_space(store, (step / pool.segment_bytes) as usize).await? {
+        let segments = (step / pool.segment_bytes) as usize;
+        if wanted == SpaceWanted::Now && self.move_space(Some(store), segments).await? > 0 {
             return Ok(true);
         }
-        tracing::warn!(group = self.name, "the pool of thin volumes cannot grow: the group has no free space");
+        // Several stores ask again and again.
+        if !self.cannot_grow.swap(true, SeqCst) {
+            tracing::warn!(group = self.name, "the pool of thin volumes cannot grow: the group has no free space");
+        }
         Ok(false)
     }
 
@@ -164,39 +189,65 @@ impl Group {
         })
         .await?;
         self.add_to_store(store, extents.clone()).await?;
+        self.cannot_grow.store(false, SeqCst);
         tracing::info!(group = self.name, bytes = sum_bytes(&extents), "the pool of thin volumes has grown");
         Ok(true)
     }
 
-    /// Moves at most so many segments from the store that can do without most to another one. False
-    /// if none has any. The caller has the turn to give space.
-    async fn move_space(&self, to: u16, segments: usize) -> Answer<bool> {
-        let mut others = self.on_stores(|store| async move { store.space().unused() }).await?;
-        others.retain(|(id, _)| *id != to);
-        others.sort_unstable_by_key(|(_, unused)| std::cmp::Reverse(*unused));
-        for (from, _) in others {
+    /// Moves at most so many segments from the store that can do without most to another one, or
+    /// to the group. Returns the bytes: 0 if none has any. The caller has the turn to give space.
+    pub async fn move_space(&self, to: Option<u16>, segments: usize) -> Answer<u64> {
+        for from in self.stores_with_space(to).await? {
             let given = self.on_store(from, move |store| async move { store.give_up(segments).await }).await?;
             let Some(Ok(extents)) = given else { continue };
-            if extents.is_empty() {
-                continue;
+            if !extents.is_empty() {
+                return self.move_extents(from, to, extents).await;
             }
-            let moved = self.change_catalogue(|catalogue| {
-                if let Some(store) = store_mut(catalogue, from) {
-                    remove(&mut store.extents, &extents);
-                }
-                if let Some(store) = store_mut(catalogue, to) {
-                    add(&mut store.extents, &extents);
-                }
-            });
-            if let Err(error) = moved.await {
-                self.add_to_store(from, extents).await?;
-                return Err(error);
-            }
-            self.add_to_store(to, extents.clone()).await?;
-            tracing::debug!(group = self.name, from, to, bytes = sum_bytes(&extents), "thin stores exchanged space");
-            return Ok(true);
         }
-        Ok(false)
+        Ok(0)
+    }
+
+    /// Moves at most so many segments that are free now from stores to the group. Returns the
+    /// bytes. The caller has the turn to give space.
+    pub async fn move_free_space(&self, segments: usize) -> Answer<u64> {
+        for from in self.stores_with_space(None).await? {
+            let given = self.on_store(from, move |store| async move { store.give_up_free(segments) }).await?;
+            let extents = given.unwrap_or_default();
+            if !extents.is_empty() {
+                return self.move_extents(from, None, extents).await;
+            }
+        }
+        Ok(0)
+    }
+
+    /// The stores but one, those with most unused space first.
+    async fn stores_with_space(&self, but: Option<u16>) -> Answer<Vec<u16>> {
+        let mut stores = self.on_stores(|store| async move { store.space().unused() }).await?;
+        stores.retain(|(id, _)| Some(*id) != but);
+        stores.sort_unstable_by_key(|(_, unused)| std::cmp::Reverse(*unused));
+        Ok(stores.into_iter().map(|(id, _)| id).collect())
+    }
+
+    /// Moves extents that a store has given up. Returns their bytes.
+    async fn move_extents(&self, from: u16, to: Option<u16>, extents: Vec<ExtentRecord>) -> Answer<u64> {
+        let moved = self.change_catalogue(|catalogue| {
+            if let Some(store) = store_mut(catalogue, from) {
+                remove(&mut store.extents, &extents);
+            }
+            if let Some(store) = to.and_then(|to| store_mut(catalogue, to)) {
+                add(&mut store.extents, &extents);
+            }
+        });
+        if let Err(error) = moved.await {
+            self.add_to_store(from, extents).await?;
+            return Err(error);
+        }
+        let bytes = sum_bytes(&extents);
+        if let Some(to) = to {
+            self.add_to_store(to, extents).await?;
+        }
+        tracing::debug!(group = self.name, from, to, bytes, "a thin store has given space");
+        Ok(bytes)
     }
 
     async fn add_to_store(&self, store: u16, extents: Vec<ExtentRecord>) -> Answer<()> {

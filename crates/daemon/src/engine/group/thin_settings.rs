@@ -63,6 +63,18 @@ pub(crate) fn updated(record: &ThinVolumeRecord, update: &ThinUpdate) -> ThinVol
     }
 }
 
+/// Checks settings beside each other.
+pub(crate) fn check(settings: &ThinVolumeRecord) -> Answer<()> {
+    match (settings.quota_bytes, settings.reserve_bytes) {
+        (Some(quota), Some(reserve)) if reserve > quota => {
+            let (quota, reserve) = (format_bytes(quota), format_bytes(reserve));
+            let message = format!("a volume with a quota of {quota} cannot use a reserve of {reserve}: choose less");
+            Err(ControlError::new(ErrorCode::Invalid, message))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The changes of a request, one sentence each; empty if nothing changes.
 pub(crate) fn steps(before: &ThinVolumeRecord, after: &ThinVolumeRecord) -> Vec<String> {
     let mut steps = Vec::new();
@@ -117,12 +129,13 @@ impl Engine {
         let (written, stored) = group.thin_bytes(&record).await?;
         request.validate_for(record.size_bytes, written)?;
         let after = updated(&record.thin, &request);
+        check(&after)?;
         let steps = steps(&record.thin, &after);
-        let kept = |reserve: Option<u64>| reserve.unwrap_or(0).saturating_sub(stored);
-        let more = kept(after.reserve_bytes).saturating_sub(kept(record.thin.reserve_bytes));
-        if more > 0 {
+        if let Some(reserve) = after.reserve_bytes {
+            // The reserve that the volume has is kept already.
+            let has = stored.max(record.thin.reserve_bytes.unwrap_or(0));
             let turn = group.space_turn.lock().await;
-            group.need_reserve(name, record.thin.store, more, request.dry_run).await?;
+            group.need_reserve(name, record.thin.store, (reserve, has), request.dry_run).await?;
             drop(turn);
         }
         if request.dry_run {
@@ -153,6 +166,17 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reserve_is_at_most_the_quota() {
+        let of = |quota_bytes, reserve_bytes| ThinVolumeRecord { quota_bytes, reserve_bytes, ..Default::default() };
+        assert!(check(&of(Some(1 << 30), Some(1 << 30))).is_ok());
+        assert!(check(&of(None, Some(1 << 40))).is_ok());
+        assert_eq!(
+            check(&of(Some(1 << 30), Some(2 << 30))).unwrap_err().to_string(),
+            "a volume with a quota of 1 GiB cannot use a reserve of 2 GiB: choose less"
+        );
+    }
 
     #[test]
     fn fields_that_are_not_named_stay_and_zero_is_off() {

@@ -12,6 +12,7 @@ use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, ThinVolumeRecord, 
 use crate::engine::exports::devices::Backing;
 use crate::engine::exports::limits::LimitChange;
 use crate::engine::exports::running_export::RunningExport;
+use crate::engine::group::direct_room::{DirectNeed, DirectRoom};
 use crate::engine::group::kinds::refuse_converting;
 use crate::engine::group::rename::{known_as, refuse_named_clients};
 use crate::engine::group::{shard, thin_settings};
@@ -48,22 +49,26 @@ impl VolumeControl for Engine {
         if catalogue.volumes.iter().any(|volume| volume.name == request.volume) {
             return Err(ControlError::volume_exists(&request.name()));
         }
-        let (space, used) = view::space(&group, &catalogue);
-        let needed = format_bytes(request.size_bytes);
-        let no_room = || Self::no_room(&request.name(), &needed, space.free_bytes(&used));
-        let size_bytes = volume_bytes(request.size_bytes).ok_or_else(no_room)?;
+        let (name, dry_run) = (request.name(), request.dry_run);
+        let size_bytes = volume_bytes(request.size_bytes).unwrap_or(u64::MAX);
         let kind = if request.thin { VolumeKind::Thin } else { VolumeKind::Direct };
-        let extents = match kind {
-            VolumeKind::Direct => volume::allocate(space, &used, size_bytes).ok_or_else(no_room)?,
-            VolumeKind::Thin => Vec::new(),
+        let room = match kind {
+            VolumeKind::Direct => {
+                let shown = format_bytes(request.size_bytes);
+                let need = DirectNeed { volume: &name, bytes: size_bytes, shown: &shown, dry_run };
+                group.find_direct(need, |space, used| volume::allocate(space, used, size_bytes)).await?
+            }
+            VolumeKind::Thin => DirectRoom::default(),
         };
         let thin = if request.thin { "thin " } else { "" };
-        let mut steps = vec![format!("make the {thin}volume \"{}\" of {}", request.name(), format_bytes(size_bytes))];
+        let mut steps: Vec<String> = room.step().into_iter().collect();
+        steps.push(format!("make the {thin}volume \"{name}\" of {}", format_bytes(size_bytes)));
         let mut settings = thin_settings::updated(&ThinVolumeRecord::default(), &request.thin_settings());
+        thin_settings::check(&settings)?;
         if request.thin {
-            settings.store = group.need_store(&catalogue, request.dry_run).await?;
+            settings.store = group.need_store(&catalogue, dry_run).await?;
             if let Some(reserve) = settings.reserve_bytes {
-                let kept = group.need_reserve(&request.name(), settings.store, reserve, request.dry_run).await;
+                let kept = group.need_reserve(&name, settings.store, (reserve, 0), dry_run).await;
                 if kept.is_err() {
                     // The store may have been made for this volume.
                     group.drop_unused_stores().await?;
@@ -72,7 +77,7 @@ impl VolumeControl for Engine {
             }
         }
         steps.extend(thin_settings::steps(&ThinVolumeRecord::default(), &settings));
-        if request.dry_run {
+        if dry_run {
             return Ok(Changed::planned(steps));
         }
         let record = VolumeRecord {
@@ -81,7 +86,7 @@ impl VolumeControl for Engine {
             kind,
             size_bytes,
             created_unix_s: self.clock.unix_s(),
-            extents,
+            extents: room.extents,
             thin: settings,
             conversion: None,
         };
@@ -96,7 +101,7 @@ impl VolumeControl for Engine {
             .await?;
         drop(turn);
         group.set_volume(&record).await?;
-        tracing::info!(volume = %request.name(), size_bytes, "created");
+        tracing::info!(volume = %name, size_bytes, "created");
         Ok(Changed::done(steps, self.query_volume(&group, &record).await?))
     }
 
@@ -106,9 +111,7 @@ impl VolumeControl for Engine {
         refuse_converting(name, &record)?;
         let turn = group.space_turn.lock().await;
         let catalogue = group.catalogue().await?;
-        let (space, used) = view::space(&group, &catalogue);
-        let no_room = |needed: &str| Self::no_room(name, needed, space.free_bytes(&used));
-        let size_bytes = volume_bytes(request.size_bytes).ok_or_else(|| no_room(&format_bytes(request.size_bytes)))?;
+        let size_bytes = volume_bytes(request.size_bytes).unwrap_or(u64::MAX);
         let is_device = |export: &&ExportRecord| matches!(export.kind, ExportKind::Ublk { .. });
         let device = catalogue.exports.iter().filter(is_device).find(|export| export.volume == record.id);
         if let Some(device) = device {
@@ -119,24 +122,29 @@ impl VolumeControl for Engine {
             let message = format!("a thin volume has at most {}: give it a smaller size", format_bytes(THIN_BYTES_MAX));
             return Err(ControlError::new(ErrorCode::Invalid, message));
         }
-        let (extents, freed) = if size_bytes >= record.size_bytes && is_thin {
-            (Vec::new(), Vec::new())
+        let (room, freed) = if size_bytes >= record.size_bytes && is_thin {
+            (DirectRoom::default(), Vec::new())
         } else if size_bytes >= record.size_bytes {
-            let grown = volume::extend(space, &used, &record.extents, size_bytes);
-            let more = format!("{} more", format_bytes(size_bytes - record.size_bytes));
-            (grown.ok_or_else(|| no_room(&more))?, Vec::new())
+            let bytes = size_bytes - record.size_bytes;
+            let shown = format!("{} more", format_bytes(bytes));
+            let need = DirectNeed { volume: name, bytes, shown: &shown, dry_run: request.dry_run };
+            let find = |space, used: &[_]| volume::extend(space, used, &record.extents, size_bytes);
+            (group.find_direct(need, find).await?, Vec::new())
         } else {
             if !request.dry_run {
                 let lost = format!("everything past {} of \"{name}\"", format_bytes(size_bytes));
                 require_confirmation(&name.to_string(), &lost, request.confirm.as_deref())?;
             }
-            volume::shrink(&record.extents, size_bytes)
+            let (extents, freed) = volume::shrink(&record.extents, size_bytes);
+            (DirectRoom { extents, from_pool_bytes: 0 }, freed)
         };
-        let steps = resize_steps(name, record.size_bytes, size_bytes);
+        let mut steps: Vec<String> = room.step().into_iter().collect();
+        steps.extend(resize_steps(name, &record, size_bytes));
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
-        let resized = VolumeRecord { size_bytes, extents, ..record.clone() };
+        let mut resized = VolumeRecord { size_bytes, extents: room.extents, ..record.clone() };
+        resized.thin.reserve_bytes = resized.thin.reserve_bytes.map(|reserve| reserve.min(size_bytes));
         if freed.is_empty() {
             let new: Vec<ExtentRecord> =
                 resized.extents.iter().filter(|extent| !record.extents.contains(extent)).copied().collect();
@@ -264,12 +272,6 @@ impl VolumeControl for Engine {
 }
 
 impl Engine {
-    fn no_room(volume: &VolumeName, needed: &str, free_bytes: u64) -> ControlError {
-        let (group, free) = (&volume.group, format_bytes(free_bytes));
-        let message = format!("the volume \"{volume}\" needs {needed}, and the group {group:?} has {free} free");
-        ControlError::new(ErrorCode::NoSpace, message)
-    }
-
     /// Refuses to resize a volume whose block device cannot follow.
     async fn check_device_grows(
         &self,
@@ -299,11 +301,15 @@ impl Engine {
     }
 }
 
-fn resize_steps(name: &VolumeName, before: u64, after: u64) -> Vec<String> {
+fn resize_steps(name: &VolumeName, record: &VolumeRecord, after: u64) -> Vec<String> {
+    let before = record.size_bytes;
     let mut steps =
         vec![format!("resize the volume \"{name}\" from {} to {}", format_bytes(before), format_bytes(after))];
     if after < before {
         steps.push(format!("destroy the data in its last {}", format_bytes(before - after)));
+    }
+    if record.thin.reserve_bytes.is_some_and(|reserve| reserve > after) {
+        steps.push(format!("keep {} of the pool for it", format_bytes(after)));
     }
     steps
 }
