@@ -235,8 +235,12 @@ fn finding(finding: &Finding) -> String {
 
 /// `purlin rescue extract`.
 pub fn extract(report: &ExtractReport) -> String {
+    let lost = match report.lost_bytes {
+        0 => String::new(),
+        bytes => format!(", {} lost", format_bytes(bytes)),
+    };
     let mut text = format!(
-        "{} to {}: {}, of which {} data ({} computed) and {} never written\n",
+        "{} to {}: {}, of which {} data ({} computed) and {} never written{lost}\n",
         report.volume,
         report.target,
         format_bytes(report.size_bytes),
@@ -244,6 +248,10 @@ pub fn extract(report: &ExtractReport) -> String {
         format_bytes(report.computed_bytes),
         format_bytes(report.hole_bytes)
     );
+    if report.unknown_bytes > 0 {
+        let bytes = format_bytes(report.unknown_bytes);
+        text.push_str(&format!("{bytes} of the lost bytes may never have been written: their map is lost\n"));
+    }
     if report.rebuilt_bytes > 0 {
         text.push_str(&format!("map of {} rebuilt from segments\n", format_bytes(report.rebuilt_bytes)));
     }

@@ -177,16 +177,15 @@ fn check_thin(group: &Group, id: u16, store: Result<ThinStore<'_>, String>, reco
     let finding = |message| Finding::group(group, Structure::Thin, message);
     let mut store = match store {
         Ok(store) => store,
-        Err(why) => return vec![finding(format!("the thin volumes in store {id} cannot be read: {why}"))],
+        Err(why) => return vec![finding(format!("thin volumes cannot be read: {why}"))],
     };
     let mut findings = Vec::new();
     let is_in = |record: &&VolumeRecord| record.kind == VolumeKind::Thin && record.thin.store == id;
     for record in records.iter().filter(is_in) {
-        let found = store.check(record.id as u32).into_iter();
-        findings.extend(found.map(|message| finding(format!("thin volume {}: {message}", record.name))));
+        let found = store.check(record.id as u32, (&record.name, record.size_bytes));
+        findings.extend(found.into_iter().map(finding));
     }
-    let store = store.messages().into_iter().map(|message| finding(format!("the thin store {id}: {message}")));
-    store.chain(findings).collect()
+    store.messages().into_iter().map(finding).chain(findings).collect()
 }
 
 /// Reports slots without a drive, and members whose superblocks disagree.

@@ -35,7 +35,7 @@ pub enum RescueError {
         known: Vec<String>,
     },
     /// The maps of thin volumes cannot be read.
-    #[error("the thin volumes cannot be read: {why}")]
+    #[error("thin volumes cannot be read: {why}")]
     Thin {
         /// The damage.
         why: String,

@@ -15,11 +15,14 @@ use crate::stripe::StripeReader;
 use crate::sums::DamagedRange;
 use crate::survey::{Survey, SurveyedDrive};
 use crate::target::Target;
-use crate::thin::{Content, ThinQuery, ThinStore};
-use crate::walk::{Piece, Walk};
+use crate::thin::{Content, ThinQuery, ThinStore, VolumeMap};
+use crate::walk::Walk;
 
 /// Bytes that are passed to the target at once.
 const WRITE_BYTES: usize = 1 << 20;
+
+/// Said of a loss at which an extraction ended.
+const NOT_ALL_READ: &str = ", and the rest was not read";
 
 /// The result of an extraction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +42,9 @@ pub struct ExtractReport {
     pub hole_bytes: u64,
     /// Bytes that are lost. The target has zeroes there.
     pub lost_bytes: u64,
+    /// How many of these may never have been written: the map of a thin volume cannot be read
+    /// there, nor rebuilt.
+    pub unknown_bytes: u64,
     /// The first 1000 lost ranges.
     pub lost: Vec<LostRange>,
     /// Blocks that were read but do not fit their checksums. None of their content was used.
@@ -102,7 +108,7 @@ impl<'a> Extraction<'a> {
         let extraction = Extraction { group, drives, map, log, volume: record, pool, partial, from_segments, warnings };
         let lost = extraction.lost_to_missing_members();
         if !partial && !lost.is_empty() {
-            let why = extraction.why_lost(&lost, 0);
+            let why = extraction.why_lost(&lost, "", 0);
             return Err(RescueError::Lost { why, lost: lost.ranges });
         }
         Ok(extraction)
@@ -131,8 +137,8 @@ impl<'a> Extraction<'a> {
     /// Reads, computes and writes the whole volume.
     ///
     /// # Errors
-    /// [`RescueError::Write`]; [`RescueError::Lost`] at the first lost range, unless `partial` is
-    /// set.
+    /// [`RescueError::Write`]; [`RescueError::Lost`] unless `partial` is set: with all ranges
+    /// that are lost because members are missing, or at the first range that cannot be read.
     pub fn run(&self, target: &mut dyn Target, progress: Progress<'_>) -> Result<ExtractReport, RescueError> {
         if let Some(pool) = &self.pool {
             return self.run_thin(pool, target, progress);
@@ -163,7 +169,7 @@ impl<'a> Extraction<'a> {
                 }
             }
             if !self.partial && !lost.is_empty() {
-                let why = self.why_lost(&lost, reader.sums.damaged_count());
+                let why = self.why_lost(&lost, NOT_ALL_READ, reader.sums.damaged_count());
                 return Err(RescueError::Lost { why, lost: lost.ranges });
             }
         }
@@ -181,6 +187,7 @@ impl<'a> Extraction<'a> {
             computed_bytes: reader.computed_bytes,
             hole_bytes,
             lost_bytes: lost.bytes,
+            unknown_bytes: lost.unknown_bytes,
             lost: lost.ranges,
             damaged_count: reader.sums.damaged_count(),
             damaged: reader.sums.damaged_ranges(),
@@ -198,13 +205,16 @@ impl<'a> Extraction<'a> {
         progress: Progress<'_>,
     ) -> Result<ExtractReport, RescueError> {
         let (line, size) = (self.volume.id as u32, self.volume.size_bytes);
-        let store = pool
-            .store(self.volume.thin.store)
-            .ok_or_else(|| RescueError::Thin { why: format!("its pool has no store {}", self.volume.thin.store) })?;
+        let store = pool.store(self.volume.thin.store).ok_or_else(|| RescueError::Thin {
+            why: format!("the pool of {} has no store {}", self.group.name(), self.volume.thin.store),
+        })?;
         let query = ThinQuery::new(pool, store, std::slice::from_ref(&self.volume));
         let query = ThinQuery { from_segments: self.from_segments, ..query };
         let store = ThinStore::open(self.group, self.drives, (&self.map, &self.log), query);
         let mut store = store.map_err(|why| RescueError::Thin { why })?;
+        if !self.partial {
+            self.check_nothing_lost(&store.lost(line, size), "", &store)?;
+        }
         let mut map = store.volume_map(line);
         let mut copy = ThinCopy {
             writer: Writer { target, start: 0, bytes: Vec::with_capacity(WRITE_BYTES) },
@@ -218,38 +228,42 @@ impl<'a> Extraction<'a> {
             if start >= size {
                 break;
             }
-            copy.hole_until(start)?;
             for (number, content) in (0..).zip(store.leaf(line, leaf, &mut map)) {
                 let at = start + number * BLOCK as u64;
-                if at < size {
-                    copy.block(&mut store, content.as_ref(), (at, size.min(at + BLOCK as u64)))?;
+                if let Some(content) = content.filter(|_| at < size) {
+                    copy.gap_until(&map, at)?;
+                    copy.block(&mut store, &content, size.min(at + BLOCK as u64))?;
                 }
             }
             if !self.partial {
-                self.check_nothing_lost(&copy.lost, &store)?;
+                self.check_nothing_lost(&copy.lost, NOT_ALL_READ, &store)?;
             }
             progress(copy.at, size);
         }
+        copy.gap_until(&map, size)?;
         if !self.partial {
-            self.check_nothing_lost(&copy.lost, &store)?;
+            self.check_nothing_lost(&copy.lost, "", &store)?;
         }
-        copy.hole_until(size)?;
         copy.writer.end()?;
         progress(size, size);
         let mut report = self.report(copy.writer.target.name(), copy.hole_bytes, copy.lost, store.reader());
         (report.rebuilt_bytes, report.unread_bytes) = (map.rebuilt_bytes(size), store.unread_bytes());
         report.warnings.extend(store.messages());
-        report.warnings.extend(store.map_messages(&map));
+        let parts = store.map_messages(&map).into_iter();
+        report.warnings.extend(parts.map(|message| format!("thin volume {}: {message}", self.volume.name)));
         Ok(report)
     }
 
-    /// Refuses a thin volume of which something is lost, or may be.
-    fn check_nothing_lost(&self, lost: &Lost, store: &ThinStore<'_>) -> Result<(), RescueError> {
-        let (why, unread) = (|| self.why_lost(lost, store.reader().sums.damaged_count()), store.unread_bytes());
+    /// Refuses a thin volume of which something is lost, or may be. `more` is said of the loss.
+    fn check_nothing_lost(&self, lost: &Lost, more: &str, store: &ThinStore<'_>) -> Result<(), RescueError> {
+        let why = || self.why_lost(lost, more, store.reader().sums.damaged_count());
+        let unread = store.unread_bytes();
+        let unread = (unread > 0).then(|| format!("{unread} bytes of segments of {} cannot be read", store.name()));
         let why = match (lost.is_empty(), unread) {
-            (true, 0) => return Ok(()),
-            (true, bytes) => format!("{bytes} bytes of segments cannot be read, and may have newer content"),
-            (false, _) => why(),
+            (true, None) => return Ok(()),
+            (true, Some(unread)) => format!("{unread}, and may have newer content"),
+            (false, None) => why(),
+            (false, Some(unread)) => format!("{}; {unread}", why()),
         };
         Err(RescueError::Lost { why, lost: lost.ranges.clone() })
     }
@@ -258,17 +272,16 @@ impl<'a> Extraction<'a> {
     fn lost_to_missing_members(&self) -> Lost {
         let mut lost = Lost::default();
         for piece in Walk::new(self.group, &self.map, &self.log.lost, &self.volume) {
-            if is_lost(self.group, &piece) {
+            if piece.is_lost(self.group) {
                 lost.push(piece.start, piece.len);
             }
         }
         lost
     }
 
-    /// Explains the loss. `damaged` is the number of blocks read so far that do not fit their
-    /// checksums.
-    fn why_lost(&self, lost: &Lost, damaged: u64) -> String {
-        let first = lost.ranges.first().map_or(0, |range| range.offset_bytes);
+    /// Explains the loss. `more` is said of it, and `damaged` is the number of blocks read so far
+    /// that do not fit their checksums.
+    fn why_lost(&self, lost: &Lost, more: &str, damaged: u64) -> String {
         let shape = &self.group.superblock.shape;
         let missing: Vec<String> = (0..self.group.members.len())
             .filter(|&slot| self.group.members[slot].is_none())
@@ -288,27 +301,8 @@ impl<'a> Extraction<'a> {
             0 => String::new(),
             count => format!("; {count} ranges of the group were lost in a crash before"),
         };
-        format!(
-            "{} bytes of {}/{} are lost, the first at byte {first}: {missing}{damaged}, and {} survives {}{listed}",
-            lost.bytes,
-            self.group.name(),
-            self.volume.name,
-            shape.level,
-            shape.survives()
-        )
-    }
-}
-
-/// Whether too many members are missing for the bytes of a piece. Members with unreadable sectors
-/// count as present.
-pub(crate) fn is_lost(group: &Group, piece: &Piece) -> bool {
-    match piece.written {
-        Some(false) => false,
-        None => true,
-        Some(true) => {
-            let missing = group.lost_strips(piece.at.set, piece.at.offset);
-            missing.contains(&piece.strip) && missing.len() > group.geometry.parity_count
-        }
+        let lost = lost.sentence(&format!("{}/{}", self.group.name(), self.volume.name));
+        format!("{lost}{more}: {missing}{damaged}, and {} survives {}{listed}", shape.level, shape.survives())
     }
 }
 
@@ -322,39 +316,30 @@ struct ThinCopy<'t> {
 }
 
 impl ThinCopy<'_> {
-    /// Bytes without content.
-    fn hole_until(&mut self, end: u64) -> Result<(), RescueError> {
-        if self.at < end {
-            self.writer.hole(self.at, end - self.at)?;
-            self.hole_bytes += end - self.at;
-            self.at = end;
+    /// Bytes without content, or of which it is not known whether they had any.
+    fn gap_until(&mut self, map: &VolumeMap, end: u64) -> Result<(), RescueError> {
+        for gap in map.gaps(self.at..end) {
+            let len = gap.end - self.at;
+            self.writer.hole(self.at, len)?;
+            if gap.is_unknown {
+                self.lost.push_unknown(self.at, len);
+            } else {
+                self.hole_bytes += len;
+            }
+            self.at = gap.end;
         }
         Ok(())
     }
 
-    /// Bytes that cannot be read.
-    fn lose_until(&mut self, end: u64) -> Result<(), RescueError> {
-        if self.at < end {
+    /// The next block, or less of it at the end of the volume.
+    fn block(&mut self, store: &mut ThinStore<'_>, content: &Content, end: u64) -> Result<(), RescueError> {
+        let mut block = vec![0; (end - self.at) as usize];
+        if store.read_block(content, &mut block) {
+            self.writer.room(self.at, block.len())?.copy_from_slice(&block);
+        } else {
             self.writer.hole(self.at, end - self.at)?;
             self.lost.push(self.at, end - self.at);
-            self.at = end;
         }
-        Ok(())
-    }
-
-    /// A block, or less of it at the end of the volume.
-    fn block(
-        &mut self,
-        store: &mut ThinStore<'_>,
-        content: Option<&Content>,
-        (start, end): (u64, u64),
-    ) -> Result<(), RescueError> {
-        let Some(content) = content else { return self.hole_until(end) };
-        let mut block = vec![0; (end - start) as usize];
-        if !store.read_block(content, &mut block) {
-            return self.lose_until(end);
-        }
-        self.writer.room(start, block.len())?.copy_from_slice(&block);
         self.at = end;
         Ok(())
     }

@@ -205,6 +205,14 @@ impl Group {
             .collect()
     }
 
+    /// Whether more members of a set lack some of their data than the level survives.
+    pub(crate) fn lacks_data(&self) -> bool {
+        let slots: Vec<usize> = (0..self.members.len()).collect();
+        let mut sets = slots.chunks(self.geometry.width);
+        let lacking = |set: &[usize]| set.iter().filter(|&&slot| !self.is_in_sync(slot)).count();
+        self.data_bytes < self.geometry.data_len || sets.any(|set| lacking(set) > self.geometry.parity_count)
+    }
+
     /// Reads from a member.
     ///
     /// # Errors

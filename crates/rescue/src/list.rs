@@ -6,7 +6,6 @@ use format::{MemberState, Role, SuperblockError, VolumeKind, VolumeRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::Volumes;
-use crate::extract::is_lost;
 use crate::group::{Exclusion, Group};
 use crate::log::{Log, read_lost};
 use crate::map::Map;
@@ -185,8 +184,12 @@ pub struct VolumeReport {
     /// Bytes that were ever written, in whole chunks of the allocation map. Of a thin volume its
     /// blocks with content, as of the last checkpoint.
     pub written_bytes: u64,
-    /// Bytes that cannot be read or computed, because too many members are missing.
+    /// Bytes that cannot be read or computed, because too many members are missing. Of a thin
+    /// volume that cannot be read at all, its whole size.
     pub lost_bytes: u64,
+    /// How many of these may never have been written: the map of a thin volume cannot be read
+    /// there, nor rebuilt.
+    pub unknown_bytes: u64,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
 }
@@ -370,7 +373,7 @@ fn shown_volumes(
             let query = ThinQuery::new(pool, store, &volumes.catalogue.volumes);
             match ThinStore::open(group, drives, (map, &log), query) {
                 Ok(opened) => drop(stores.insert(store.id, opened)),
-                Err(why) => warnings.push(format!("the thin volumes in store {} cannot be read: {why}", store.id)),
+                Err(why) => warnings.push(format!("thin volumes cannot be read: {why}")),
             }
         }
     }
@@ -378,16 +381,23 @@ fn shown_volumes(
         let mut shown = volume(group, map, lost, record);
         if record.kind == VolumeKind::Thin {
             match stores.get_mut(&record.thin.store) {
-                Some(store) => shown.written_bytes = store.mapped_bytes(record.id as u32),
-                None => shown.lost_bytes = record.size_bytes,
+                Some(store) => {
+                    shown.written_bytes = store.mapped_bytes(record.id as u32);
+                    let lost = store.lost(record.id as u32, record.size_bytes);
+                    (shown.lost_bytes, shown.unknown_bytes) = (lost.bytes, lost.unknown_bytes);
+                }
+                None => (shown.lost_bytes, shown.unknown_bytes) = (record.size_bytes, record.size_bytes),
             }
         }
         shown
     };
-    let shown = volumes.catalogue.volumes.iter().map(shown).collect();
-    for (id, store) in &stores {
-        warnings.extend(store.messages().iter().map(|message| format!("the thin store {id}: {message}")));
-    }
+    let shown: Vec<VolumeReport> = volumes.catalogue.volumes.iter().map(shown).collect();
+    warnings.extend(stores.values().flat_map(ThinStore::messages));
+    let unknown = shown.iter().filter(|volume| volume.unknown_bytes > 0);
+    warnings.extend(unknown.map(|volume| {
+        let (bytes, name) = (volume.unknown_bytes, &volume.name);
+        format!("{bytes} bytes of {name} count as lost, but may never have been written: their map is lost")
+    }));
     shown
 }
 
@@ -415,7 +425,7 @@ fn volume(group: &Group, map: &Map, lost: &[(u64, u64)], record: &VolumeRecord) 
     let (mut written_bytes, mut lost_bytes) = (0, 0);
     for piece in Walk::new(group, map, lost, record) {
         written_bytes += if piece.written == Some(true) { piece.len } else { 0 };
-        lost_bytes += if is_lost(group, &piece) { piece.len } else { 0 };
+        lost_bytes += if piece.is_lost(group) { piece.len } else { 0 };
     }
     VolumeReport {
         name: format!("{}/{}", group.name(), record.name),
@@ -423,6 +433,7 @@ fn volume(group: &Group, map: &Map, lost: &[(u64, u64)], record: &VolumeRecord) 
         size_bytes: record.size_bytes,
         written_bytes,
         lost_bytes,
+        unknown_bytes: 0,
         created_unix_s: record.created_unix_s,
     }
 }

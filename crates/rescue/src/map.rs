@@ -81,6 +81,11 @@ impl Map {
         is_known.then(|| self.blocks.get(&block).is_some_and(is_set))
     }
 
+    /// Whether it is known of every chunk whether it was written.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.unknown.is_empty() && self.end == self.count
+    }
+
     /// Blocks of the map.
     pub(crate) fn block_count(&self) -> u64 {
         self.count

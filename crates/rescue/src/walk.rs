@@ -21,6 +21,21 @@ pub(crate) struct Piece {
     pub written: Option<bool>,
 }
 
+impl Piece {
+    /// Whether too many members are missing for these bytes. Members with unreadable sectors count
+    /// as present.
+    pub(crate) fn is_lost(&self, group: &Group) -> bool {
+        match self.written {
+            Some(false) => false,
+            None => true,
+            Some(true) => {
+                let missing = group.lost_strips(self.at.set, self.at.offset);
+                missing.contains(&self.strip) && missing.len() > group.geometry.parity_count
+            }
+        }
+    }
+}
+
 /// Iterates over the pieces of a volume.
 pub(crate) struct Walk<'a> {
     group: &'a Group,

@@ -23,20 +23,20 @@ pub(super) enum Anchors {
 }
 
 impl Anchors {
-    /// Reads the anchors in the segment at `start`.
+    /// Reads the anchors in the segment at `start`. `store` is its name for people.
     ///
     /// Both are valid at any time, also after a crash. If one of them is not, it was damaged later.
     /// It may have been the newer one. Then segments that the older one needs may have been freed
     /// and filled again.
-    pub fn read(bytes: &mut GroupBytes<'_>, array: &Uuid, start: u64, segment_bytes: u64) -> Anchors {
+    pub fn read(bytes: &mut GroupBytes<'_>, array: &Uuid, (start, segment_bytes): (u64, u64), store: &str) -> Anchors {
         let mut valid = Vec::new();
-        let mut reason = "its anchors are lost".to_owned();
+        let mut reason = format!("the anchors of {store} are lost");
         for address in [start, start + ANCHOR_DISTANCE_BYTES] {
             let Some(block) = bytes.read(address, ANCHOR_BYTES as u64) else { continue };
             match Anchor::decode(&block, array) {
                 Ok(anchor) if anchor.segment_bytes == segment_bytes => valid.push(anchor),
-                Ok(_) => reason = "its anchor has another segment size than the catalogue".to_owned(),
-                Err(error) => reason = format!("it has no anchor: {error}"),
+                Ok(_) => reason = format!("the anchor of {store} has another segment size than the catalogue"),
+                Err(error) => reason = format!("{store} has no anchor: {error}"),
             }
         }
         if let [even, odd] = &valid[..]
@@ -98,9 +98,10 @@ impl Checkpoint {
     }
 
     /// The parts of the tables that cannot be read: sentences.
-    pub fn messages(&self) -> Vec<String> {
-        let lines = (!self.lost_lines.is_empty()).then(|| "a part of the table of lines cannot be read".to_owned());
-        let segments = self.segments.is_none().then(|| "the segment table cannot be read".to_owned());
+    pub fn messages(&self, store: &str) -> Vec<String> {
+        let is_cut = !self.lost_lines.is_empty();
+        let lines = is_cut.then(|| format!("a part of the table of lines of {store} cannot be read"));
+        let segments = self.segments.is_none().then(|| format!("the segment table of {store} cannot be read"));
         lines.into_iter().chain(segments).collect()
     }
 }

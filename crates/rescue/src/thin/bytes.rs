@@ -45,6 +45,18 @@ impl<'a> GroupBytes<'a> {
         is_whole.then(|| bytes[from..from + len as usize].to_vec())
     }
 
+    /// Whether too many members are missing for some of the bytes from `address` on.
+    pub fn is_any_lost(&self, address: u64, len: u64) -> bool {
+        let start = address / BLOCK_BYTES * BLOCK_BYTES;
+        let range = range(start, (address + len).next_multiple_of(BLOCK_BYTES) - start);
+        Walk::new(self.group, self.map, &self.log.lost, &range).any(|piece| piece.is_lost(self.group))
+    }
+
+    /// Whether content can be lost because of missing members, or of damage to the group's map.
+    pub fn may_be_lost(&self) -> bool {
+        self.group.lacks_data() || !self.log.lost.is_empty() || !self.map.is_whole()
+    }
+
     /// Whether any chunk of a range was written, or may have been.
     pub fn is_any_written(&self, address: u64, len: u64) -> bool {
         Walk::new(self.group, self.map, &self.log.lost, &range(address, len)).any(|piece| piece.written != Some(false))

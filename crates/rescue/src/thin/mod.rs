@@ -11,11 +11,14 @@
 
 mod anchors;
 mod bytes;
+mod loss;
 mod overlay;
 pub(crate) mod packed;
 mod scan;
+mod volume_map;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 use format::thin::anchor::Anchor;
@@ -37,6 +40,9 @@ use bytes::{FrameId, GroupBytes};
 use overlay::Overlay;
 use packed::LastFragment;
 use scan::{Grid, RunReader, key_of_first_runs};
+use volume_map::Rebuilt;
+
+pub(crate) use volume_map::VolumeMap;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
@@ -67,6 +73,8 @@ pub(crate) struct PackedFragment {
 
 /// A store that is read, and how.
 pub(crate) struct ThinQuery<'a> {
+    /// Identity of the store.
+    pub store: u16,
     pub segment_bytes: u64,
     pub extents: &'a [ExtentRecord],
     /// The lines of the volumes. Other lines in the segments are those of deleted volumes.
@@ -77,6 +85,8 @@ pub(crate) struct ThinQuery<'a> {
 
 /// A thin store of a group.
 pub(crate) struct ThinStore<'a> {
+    /// Its name for people.
+    name: String,
     group: &'a Group,
     drives: &'a [SurveyedDrive],
     bytes: GroupBytes<'a>,
@@ -97,29 +107,13 @@ pub(crate) struct ThinStore<'a> {
     last_fragment: LastFragment,
 }
 
-/// The leaves of a volume's map, and the parts of it that are rebuilt.
-#[derive(Default)]
-pub(crate) struct VolumeMap {
-    leaves: BTreeMap<u64, ChildRecord>,
-    /// By the first leaf. The parts do not overlap.
-    rebuilt: BTreeMap<u64, RebuiltPart>,
-}
-
-/// Leaves below a node that cannot be read.
-struct RebuiltPart {
-    leaves: u64,
-    /// Blocks that the map had there, if that is known.
-    mapped: Option<u64>,
-    /// Blocks with content that were found for them.
-    found: u64,
-}
-
 impl<'a> ThinQuery<'a> {
     /// A store of a pool, with the volumes of a catalogue that are in it.
     pub fn new(pool: &'a ThinPoolRecord, store: &'a ThinStoreRecord, volumes: &[VolumeRecord]) -> ThinQuery<'a> {
         let own = volumes.iter().filter(|record| record.kind == VolumeKind::Thin && record.thin.store == store.id);
         let lines = own.filter_map(|record| u32::try_from(record.id).ok()).collect();
-        ThinQuery { segment_bytes: pool.segment_bytes, extents: &store.extents, lines, from_segments: false }
+        let (store, segment_bytes, extents) = (store.id, pool.segment_bytes, &store.extents[..]);
+        ThinQuery { store, segment_bytes, extents, lines, from_segments: false }
     }
 }
 
@@ -136,20 +130,23 @@ impl<'a> ThinStore<'a> {
     ) -> Result<ThinStore<'a>, String> {
         let mut bytes = GroupBytes::new(group, drives, map, log);
         let grid = Grid::new(&group.geometry, &query);
-        let first = grid.anchors().ok_or("it has no segment")?;
+        let name = format!("thin store {}", query.store);
+        let first = grid.anchors().ok_or_else(|| format!("{name} has no segment"))?;
         let anchors = match query.from_segments {
-            true => Anchors::Lost("its anchors are not used".to_owned()),
-            false => Anchors::read(&mut bytes, &group.superblock.array, first, grid.segment_bytes),
+            true => Anchors::Lost(format!("the anchors of {name} are not used")),
+            false => Anchors::read(&mut bytes, &group.superblock.array, (first, grid.segment_bytes), &name),
         };
         let mut messages = Vec::new();
         let anchor = match anchors {
             Anchors::Newest(anchor) => Ok(anchor),
             Anchors::Lost(why) => Err(why),
             Anchors::OneLeft(left) if is_newest(&mut bytes, &grid, &left) => {
-                messages.push("one of its two anchors is damaged; the other one is the newest".to_owned());
+                messages.push(format!("one of the two anchors of {name} is damaged; the other one is the newest"));
                 Ok(left)
             }
-            Anchors::OneLeft(_) => Err("one of its two anchors is damaged, and the other one may be older".to_owned()),
+            Anchors::OneLeft(_) => {
+                Err(format!("one of the two anchors of {name} is damaged, and the other one may be older"))
+            }
         };
         let (key, checkpoint) = match anchor {
             Ok(anchor) => (anchor.key, Some(Checkpoint::read(&mut bytes, anchor))),
@@ -159,9 +156,10 @@ impl<'a> ThinStore<'a> {
                 (key.ok_or_else(|| format!("{why}, and its segments have no run"))?, None)
             }
         };
-        messages.extend(checkpoint.iter().flat_map(Checkpoint::messages));
+        messages.extend(checkpoint.iter().flat_map(|checkpoint| checkpoint.messages(&name)));
         let (wanted, overlay, last_fragment) = (query.lines, Overlay::default(), LastFragment::default());
         let mut store = ThinStore {
+            name,
             group,
             drives,
             bytes,
@@ -272,38 +270,24 @@ impl<'a> ThinStore<'a> {
     /// The parts of the store, but for the volumes' maps, that cannot be read: sentences.
     pub(crate) fn messages(&self) -> Vec<String> {
         let unread = (self.unread_bytes > 0).then(|| {
-            let bytes = self.unread_bytes;
-            format!("{bytes} bytes of segments cannot be read: blocks that were written there may have older content")
+            let (bytes, name) = (self.unread_bytes, &self.name);
+            format!(
+                "{bytes} bytes of segments of {name} cannot be read: blocks that were written there may have older \
+                 content"
+            )
         });
         self.messages.iter().cloned().chain(unread).collect()
-    }
-
-    /// The parts of a volume's map that cannot be read: sentences.
-    pub(crate) fn check(&mut self, line: u32) -> Vec<String> {
-        let mut map = self.volume_map(line);
-        for leaf in self.used_leaves(line, &map) {
-            self.leaf(line, leaf, &mut map);
-        }
-        self.map_messages(&map)
     }
 
     /// The rebuilt parts of a map, after every leaf of it was read: sentences.
     pub(crate) fn map_messages(&self, map: &VolumeMap) -> Vec<String> {
         // Without a checkpoint, this is said once for all volumes.
-        let Some(checkpoint) = &self.checkpoint else { return Vec::new() };
-        let message = |(first, part): (&u64, &RebuiltPart)| {
-            let bytes = |leaf: u64| leaf * LEAF_BLOCKS * BLOCK_BYTES;
-            let place = match part.leaves {
-                LEAVES_MAX => "the map".to_owned(),
-                leaves => format!("the map of bytes {} to {}", bytes(*first), bytes(first + leaves)),
-            };
-            // All blocks with content are found. So if there are no more than the map had, these
-            // are the ones.
-            let is_exact = checkpoint.is_exact() && part.mapped == Some(part.found) && self.unread_bytes == 0;
-            let limit = if is_exact { "it has as many blocks as before" } else { OLD_CONTENT };
-            format!("{place} cannot be read. It is rebuilt from segments: {limit}")
-        };
-        map.rebuilt.iter().map(message).collect()
+        if self.checkpoint.is_some() { map.messages() } else { Vec::new() }
+    }
+
+    /// Its name for people.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Bytes of segments in which runs may be that cannot be read.
@@ -315,7 +299,7 @@ impl<'a> ThinStore<'a> {
     pub(crate) fn volume_map(&mut self, line: u32) -> VolumeMap {
         let mut map = VolumeMap::default();
         let Ok(record) = self.line(line) else {
-            map.rebuilt.insert(0, RebuiltPart { leaves: LEAVES_MAX, mapped: None, found: 0 });
+            self.rebuild_leaves(line, 0..LEAVES_MAX, None, &mut map);
             return map;
         };
         let root = record.and_then(|record| record.root.map(|root| (record.root_level, root)));
@@ -331,19 +315,34 @@ impl<'a> ThinStore<'a> {
                 Some(children) => {
                     left.extend(children.into_iter().map(|(slot, child)| (id.child(usize::from(slot)), child)));
                 }
-                None => map.lose(id, &child),
+                None => self.rebuild_leaves(line, below(id), Some(child.blocks), &mut map),
             }
         }
         map
     }
 
+    /// Has leaves of a map rebuilt. `mapped` is the number of blocks that the map had there, if
+    /// that is known.
+    fn rebuild_leaves(&mut self, line: u32, leaves: Range<u64>, mapped: Option<u64>, map: &mut VolumeMap) {
+        self.rebuild();
+        let count = |rebuilt: &Overlay| rebuilt.content_blocks(line, leaves.clone());
+        let found = self.rebuilt.as_ref().map_or(0, count);
+        let is_exact = self.checkpoint.as_ref().is_some_and(Checkpoint::is_exact);
+        let result = match mapped.filter(|_| is_exact) {
+            _ if self.unread_bytes > 0 => Rebuilt::InPart,
+            Some(mapped) if found < mapped => Rebuilt::InPart,
+            // All blocks with content are found. So if there are no more than the map had, these
+            // are the ones.
+            Some(mapped) if found == mapped => Rebuilt::Exactly,
+            _ => Rebuilt::Whole,
+        };
+        map.lose(leaves, result);
+    }
+
     /// The leaves of a volume that may have content, in order.
-    pub(crate) fn used_leaves(&mut self, line: u32, map: &VolumeMap) -> Vec<u64> {
+    pub(crate) fn used_leaves(&self, line: u32, map: &VolumeMap) -> Vec<u64> {
         let mut leaves: Vec<u64> = map.leaves.keys().copied().collect();
         leaves.extend(self.overlay.leaves(line, 0..LEAVES_MAX));
-        if !map.rebuilt.is_empty() {
-            self.rebuild();
-        }
         for (first, part) in &map.rebuilt {
             leaves.extend(self.rebuilt.iter().flat_map(|rebuilt| rebuilt.leaves(line, *first..first + part.leaves)));
         }
@@ -362,14 +361,12 @@ impl<'a> ThinStore<'a> {
                 Some(entries) => entries.iter().for_each(|entry| entry_blocks(entry, &mut blocks)),
                 None => {
                     map.leaves.remove(&leaf);
-                    map.lose(id, &child);
+                    self.rebuild_leaves(line, below(id), Some(child.blocks), map);
                 }
             }
         }
-        if let Some(part) = map.rebuilt_part(leaf) {
-            self.rebuild();
+        if map.is_rebuilt(leaf) {
             self.rebuilt.iter().for_each(|rebuilt| rebuilt.apply(line, leaf, &mut blocks));
-            part.found += blocks.iter().flatten().count() as u64;
         }
         self.overlay.apply(line, leaf, &mut blocks);
         blocks
@@ -400,27 +397,6 @@ impl<'a> ThinStore<'a> {
     /// Bytes that were computed, and blocks that do not fit their checksums.
     pub(crate) fn reader(&self) -> &crate::stripe::StripeReader<'a> {
         &self.bytes.reader
-    }
-}
-
-impl VolumeMap {
-    /// Has the leaves below a node rebuilt.
-    fn lose(&mut self, id: NodeId, child: &ChildRecord) {
-        let below = below(id);
-        let part = RebuiltPart { leaves: below.end - below.start, mapped: Some(child.blocks), found: 0 };
-        self.rebuilt.insert(below.start, part);
-    }
-
-    /// The rebuilt part with a leaf.
-    fn rebuilt_part(&mut self, leaf: u64) -> Option<&mut RebuiltPart> {
-        let (first, part) = self.rebuilt.range_mut(..=leaf).next_back()?;
-        (leaf - first < part.leaves).then_some(part)
-    }
-
-    /// Bytes of a volume of this size whose map is rebuilt.
-    pub(crate) fn rebuilt_bytes(&self, size_bytes: u64) -> u64 {
-        let bytes = |leaf: u64| (leaf * LEAF_BLOCKS * BLOCK_BYTES).min(size_bytes);
-        self.rebuilt.iter().map(|(first, part)| bytes(first + part.leaves) - bytes(*first)).sum()
     }
 }
 

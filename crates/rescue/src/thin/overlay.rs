@@ -217,6 +217,16 @@ impl Overlay {
         leaves
     }
 
+    /// The blocks with content in a range of leaves of a line.
+    pub fn content_blocks(&self, line: u32, leaves: Range<u64>) -> u64 {
+        let count = |leaf: u64| {
+            let mut blocks = vec![None; LEAF_BLOCKS as usize];
+            self.apply(line, leaf, &mut blocks);
+            blocks.iter().flatten().count() as u64
+        };
+        self.leaves(line, leaves).into_iter().map(count).sum()
+    }
+
     /// The leaves of a line with any writes, in order.
     pub fn written_leaves(&self, line: u32) -> Vec<u64> {
         let writes = self.lines.get(&line).map_or(&[][..], |line| &line.writes);

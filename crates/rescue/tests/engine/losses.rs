@@ -121,6 +121,7 @@ fn what_is_damaged_beyond_redundancy_is_lost_and_never_given() {
             match refused {
                 Err(RescueError::Lost { why, .. }) => {
                     assert!(report.lost_bytes > 0 && why.contains("not fit"), "{shape}: {why}");
+                    assert!(why.contains(", and the rest was not read"), "{shape}: {why}");
                 }
                 other => assert!(report.lost.is_empty(), "{shape}: {other:?}"),
             }
@@ -147,8 +148,11 @@ fn more_losses_than_the_level_survives_are_refused_and_a_part_is_exact_but_for_w
         let left = without(&group.images, &lost, &mut rng);
         let expected = content(&group.catalogue, "db", &group.bytes);
         let refused = extract(&left, "db", false);
-        assert!(matches!(refused, Err(RescueError::Lost { .. })), "{shape}: {refused:?}");
+        let Err(RescueError::Lost { why, lost: all }) = refused else { panic!("{shape}: {refused:?}") };
         let (read, report) = extract(&left, "db", true).unwrap();
+        let (bytes, count) = (report.lost_bytes, report.lost.len());
+        assert!(why.starts_with(&format!("{bytes} bytes of tank/db are lost in {count} range")), "{shape}: {why}");
+        assert_eq!(all, report.lost, "{shape}");
         assert!(report.lost_bytes > 0 && report.lost_bytes <= report.size_bytes - report.hole_bytes, "{shape}");
         let mut part = expected;
         for range in &report.lost {

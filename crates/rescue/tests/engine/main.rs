@@ -11,5 +11,6 @@ mod image;
 mod losses;
 mod members;
 mod thin;
+mod thin_losses;
 mod thin_repacked;
 mod thin_segments;

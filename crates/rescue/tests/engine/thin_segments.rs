@@ -26,6 +26,8 @@ pub enum Damage {
     OlderAnchor,
     /// A node of this tree.
     Node(u32),
+    /// The leaves of the map of this volume.
+    Leaves(u32),
     /// The roots of all volumes' maps.
     Roots,
 }
@@ -95,6 +97,12 @@ pub async fn damage(thin: &ThinGroup, damage: Damage, rng: &mut Rng) {
             let (_, stored) = *rng.pick(&nodes);
             flip(backing, stored.address + rng.below(stored.bytes.into())).await;
         }
+        Damage::Leaves(line) => {
+            let nodes = nodes(backing, newest).await;
+            for (_, leaf) in nodes.into_iter().filter(|(id, _)| id.line == line && id.level == 0) {
+                flip(backing, leaf.address).await;
+            }
+        }
         Damage::Roots => {
             let nodes = nodes(backing, newest).await;
             for line in 1..=2 {
@@ -145,7 +153,7 @@ pub fn compare(read: &[u8], model: &VolumeModel, context: &str) -> usize {
     old
 }
 
-fn thin_findings(images: &[Image]) -> Vec<String> {
+pub fn thin_findings(images: &[Image]) -> Vec<String> {
     let report = check_all(images);
     let thin = report.findings.into_iter().filter(|finding| finding.structure == Structure::Thin);
     thin.map(|finding| finding.message).collect()
@@ -256,10 +264,10 @@ fn fragment(line: u32, block: u64, sequence: u64, content: &[u8]) -> FragmentRec
 }
 
 /// Bytes at the start of a volume that are written: less than a leaf of the map.
-const FILLED: usize = 240 * BLOCK;
+pub const FILLED: usize = 240 * BLOCK;
 
 /// Two volumes that begin with random content, all of it in segments.
-async fn filled(thin: &ThinGroup, models: &mut [VolumeModel; 2], bytes: usize, rng: &mut Rng) {
+pub async fn filled(thin: &ThinGroup, models: &mut [VolumeModel; 2], bytes: usize, rng: &mut Rng) {
     thin.create().await;
     let store = thin.open().await;
     for (line, model) in (1..).zip(models) {
