@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{hosts, imported, maintenance, scanned, screen, table};
 
-fn example<T: DeserializeOwned>(name: &str) -> T {
+pub fn example<T: DeserializeOwned>(name: &str) -> T {
     let page = include_str!("../../../docs/cli/json.md");
     let (_, rest) = page.split_once(&format!("<!-- type: {name} -->\n```json\n")).expect("it is on the page");
     serde_json::from_str(rest.split("```").next().expect("it ends")).expect("a test says that it is one")
@@ -114,7 +114,7 @@ fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
 }
 
 /// Asserts that all lines of a text fit into the width.
-fn assert_fits(text: &str) {
+pub fn assert_fits(text: &str) {
     let wide = text.lines().find(|line| line.chars().count() > crate::fit::WIDTH);
     assert_eq!(wide, None, "{text}");
 }

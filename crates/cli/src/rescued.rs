@@ -4,7 +4,7 @@ use api::format_bytes;
 use comfy_table::{Cell, Color};
 use rescue::{
     CheckReport, CheckedGroup, CopyReport, DriveReport, DriveRole, ExtractReport, Finding, GroupReport, Health,
-    ListReport, LogCount, ParityCount,
+    ListReport, LogCount, ParityCount, VolumeKind, VolumeReport,
 };
 
 use crate::fit::{Column, table};
@@ -144,6 +144,7 @@ fn volumes(colour: bool, group: &GroupReport) -> String {
         let exports: Vec<String> = exports.map(|export| format!("{} {}", export.protocol, export.address)).collect();
         vec![
             Cell::new(&volume.name),
+            Cell::new(kind(volume)),
             size(volume.size_bytes),
             size(volume.written_bytes),
             if volume.lost_bytes == 0 { dash() } else { size(volume.lost_bytes) },
@@ -152,12 +153,23 @@ fn volumes(colour: bool, group: &GroupReport) -> String {
     });
     let columns = [
         Column::Word("VOLUME"),
+        Column::Word("KIND"),
         Column::Number("SIZE"),
         Column::Number("WRITTEN"),
         Column::Number("LOST"),
-        Column::Word("EXPORTS"),
+        Column::Long("EXPORTS"),
     ];
     table(colour, &columns, rows.collect())
+}
+
+/// `thin`, or `direct>thin` while it is being converted, as in `purlin volume list`.
+fn kind(volume: &VolumeReport) -> String {
+    let name = |kind: VolumeKind| match kind {
+        VolumeKind::Direct => "direct",
+        VolumeKind::Thin => "thin",
+    };
+    let to = volume.converting_to.map(|to| format!(">{}", name(to)));
+    format!("{}{}", name(volume.kind), to.unwrap_or_default())
 }
 
 /// `purlin rescue check`.
@@ -272,4 +284,31 @@ pub fn extract(report: &ExtractReport) -> String {
         text.push_str(&format!("and {} more ranges: see --output json\n", report.lost.len() - LOST_SHOWN));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+    use crate::examples::{assert_fits, example};
+
+    #[test]
+    fn volumes_on_drives_are_shown_with_their_kind_in_80_columns() {
+        let mut report: ListReport = example("RescueList");
+        let group = &mut report.groups[0];
+        let first = group.volumes[0].clone();
+        group.volumes[0].converting_to = Some(VolumeKind::Thin);
+        group.volumes.push(VolumeReport {
+            name: "tank/images-of-machines".to_owned(),
+            kind: VolumeKind::Thin,
+            size_bytes: 10 << 40,
+            written_bytes: 1_099_000_000_000,
+            lost_bytes: (10 << 40) - 4096,
+            ..first
+        });
+        let text = list(false, &report);
+        assert_fits(&text[text.find("VOLUME").unwrap()..]);
+        assert_snapshot!("rescue_list", text);
+    }
 }

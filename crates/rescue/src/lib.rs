@@ -47,6 +47,7 @@ pub use drive::{Drive, Medium};
 pub use error::RescueError;
 pub use extract::{ExtractReport, Extraction};
 pub use finding::{Finding, Structure};
+pub use format::VolumeKind;
 pub use group::{Exclusion, Group};
 pub use list::{
     CopyReport, DriveReport, DriveRole, ExportReport, GroupReport, Health, ListReport, MemberReport, SpareReport,

@@ -179,6 +179,11 @@ pub struct VolumeReport {
     pub name: String,
     /// Its identity.
     pub id: u64,
+    /// How it keeps its data.
+    pub kind: VolumeKind,
+    /// The kind that it is being converted to. Its content is that of its present kind until the
+    /// end.
+    pub converting_to: Option<VolumeKind>,
     /// Its size.
     pub size_bytes: u64,
     /// Bytes that were ever written, in whole chunks of the allocation map. Of a thin volume its
@@ -430,6 +435,8 @@ fn volume(group: &Group, map: &Map, lost: &[(u64, u64)], record: &VolumeRecord) 
     VolumeReport {
         name: format!("{}/{}", group.name(), record.name),
         id: record.id,
+        kind: record.kind,
+        converting_to: record.conversion.as_ref().map(|conversion| conversion.to),
         size_bytes: record.size_bytes,
         written_bytes,
         lost_bytes,

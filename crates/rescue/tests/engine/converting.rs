@@ -167,6 +167,9 @@ fn a_volume_that_is_being_converted_is_extracted_with_its_old_content() {
             let shown = &listed.groups[0].volumes[number];
             let lost = (shown.name.as_str(), shown.size_bytes, shown.lost_bytes);
             assert_eq!(lost, (format!("tank/{name}").as_str(), thin.size_bytes, 0), "{context}");
+            let converting_to = Some(to).filter(|_| number == 0);
+            let kind = if (number, to) == (0, VolumeKind::Thin) { VolumeKind::Direct } else { VolumeKind::Thin };
+            assert_eq!((shown.kind, shown.converting_to), (kind, converting_to), "{context}: {name}");
             // Of a thin volume, only the blocks that a checkpoint knows count.
             let is_thin = number == 1 || to == VolumeKind::Direct;
             assert!(is_thin || shown.written_bytes > 0, "{context}: {name}");
