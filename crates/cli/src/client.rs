@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 
-use crate::Failure;
+use crate::{Failure, on_stderr};
 
 /// Time after which a person is told that the first answer is late. A daemon that starts listens
 /// before it answers.
@@ -100,7 +100,7 @@ impl Client {
             if let Ok(answer) = tokio::time::timeout(SILENCE_MAX, answer.as_mut()).await {
                 return answer;
             }
-            eprintln!("purlin: the daemon has not answered yet: it may be starting, or busy with this");
+            on_stderr("purlin: the daemon has not answered yet: it may be starting, or busy with this");
         }
         answer.await
     }

@@ -6,6 +6,8 @@
 //! - [`run`]: executes a command line.
 //! - [`Failure`]: why it failed, in one sentence.
 #![forbid(unsafe_code)]
+// They panic when the reader has gone: `output` has functions that do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod ask;

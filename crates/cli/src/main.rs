@@ -1,5 +1,6 @@
 //! `purlin`: drives, drive groups, volumes and exports from the shell.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Output to stdout.
+//! Output to stdout and stderr. Its reader may go away at any time, as in `2>&1 | head`.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -43,7 +43,13 @@ fn colour_len(text: &str) -> usize {
 
 /// Prints a message for a person on stderr.
 pub fn on_stderr(text: &str) {
-    eprintln!("{}", for_terminal(text, false));
+    print_on_stderr(&format!("{text}\n"));
+}
+
+/// Prints text that ends with a newline on stderr. The exit status of the command is the same if
+/// that fails.
+pub fn print_on_stderr(text: &str) {
+    let _ = io::stderr().write_all(for_terminal(text, false).as_bytes());
 }
 
 /// Prints text that ends with a newline. If the reader has gone (`| head`), the command ends

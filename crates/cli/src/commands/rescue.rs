@@ -8,7 +8,7 @@ use rescue::{DriveRole, ExtractReport, Extraction, FileTarget, ListReport, Strea
 
 use super::counted;
 use crate::common_args::{Common, Format};
-use crate::output::{self, for_terminal, has_colour, json, show};
+use crate::output::{self, has_colour, json, show};
 use crate::progress::{bar, percent};
 use crate::rescue_args::{RescueCommand, RescueExtractArgs};
 use crate::{Failure, rescued};
@@ -106,8 +106,8 @@ fn tell(common: &Common, report: &ExtractReport, on_stderr: bool) -> Result<(), 
         return show(common, report, rescued::extract);
     }
     match common.output {
-        Format::Table => eprint!("{}", for_terminal(&rescued::extract(report), false)),
-        Format::Json => eprint!("{}", json(report)),
+        Format::Table => output::print_on_stderr(&rescued::extract(report)),
+        Format::Json => output::print_on_stderr(&json(report)),
     }
     Ok(())
 }
@@ -139,7 +139,7 @@ impl Shown {
     /// Removes the bar.
     fn end(&mut self) {
         if self.last.take().is_some() {
-            eprint!("\r\x1b[K");
+            let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::Failure;
 use crate::common_args::Common;
 use crate::ending::Ending;
 use crate::nvme_args::ConnectArgs;
-use crate::output::show;
+use crate::output::{on_stderr, show};
 
 /// Time for NBD clients and a last flush at the end.
 pub(super) const ENDING_MAX: Duration = Duration::from_secs(5);
@@ -74,7 +74,10 @@ pub(super) async fn run(common: &Common, args: ConnectArgs) -> Result<(), Failur
     if let NbdAddress::Tcp { host, .. } = &args.nbd
         && !is_local(host)
     {
-        eprintln!("purlin: warning: whoever reaches {} may read and write: NBD asks nobody who they are", args.nbd);
+        let place = &args.nbd;
+        on_stderr(&format!(
+            "purlin: warning: whoever reaches {place} may read and write: NBD asks nobody who they are"
+        ));
     }
     let options = connection_options(&args.host, &args.connection, &args.subsystem)?;
     let wanted = Wanted { addresses: args.addresses, nsid: args.connection.nsid, options };

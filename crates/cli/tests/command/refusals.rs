@@ -511,3 +511,22 @@ fn a_volume_is_not_extracted_to_a_place_without_room_and_leaves_nothing_there() 
     assert_eq!(output.status.code(), Some(2));
     assert!(!daemon.file("out").exists());
 }
+
+#[test]
+fn a_reader_that_has_gone_does_not_change_the_exit_status() {
+    for (line, code) in [
+        ("rescue list /nowhere/drive", 2),
+        ("rescue check /nowhere/drive", 2),
+        ("rescue check /nowhere/drive --output json", 2),
+        ("rescue extract /nowhere/drive --volume tank/db --to -", 2),
+        ("--socket /nowhere/purlind.sock group list", 1),
+        ("no-such-command", 2),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_purlin"));
+        command.args(line.split_whitespace());
+        let status = command.stdout(writer.try_clone().unwrap()).stderr(writer).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{line}");
+    }
+}
