@@ -186,6 +186,11 @@ impl<E: Env> ArrayShard<E> {
         must_be_spare: bool,
     ) -> Result<(), JoinError> {
         let leader = self.leader();
+        let absence = self.shared.dirty.absence(member);
+        if absence.is_some() {
+            // Writes that began before the member left note what it missed when they end.
+            self.barrier_everywhere().await;
+        }
         let _turn = leader.state_lock.enter().await;
         let mut state = self.state();
         let is_taken = self.shared.replacement().is_some_and(|(other, heir)| heir == drive && other != member);
@@ -196,7 +201,8 @@ impl<E: Env> ArrayShard<E> {
         if slot.state.takes_writes() {
             return Err(JoinError::Busy(member.0));
         }
-        let is_back = self.inherits(member, drive).await || self.is_back(member, drive).await;
+        let is_known = absence.is_some() && absence == self.shared.dirty.absence(member);
+        let is_back = is_known && (self.inherits(member, drive).await || self.is_back(member, drive).await);
         if let Err(failure) = self.forget_structures(drive).await {
             if state.spares.contains(&drive) {
                 state.spares.retain(|&spare| spare != drive);

@@ -5,12 +5,16 @@
 //!
 //! Invariants:
 //! 1. A stripe group that was written, and that some member may not have on its medium, is in
-//!    `touched` or `flushing`. It enters before its write is acknowledged. It leaves only after a
-//!    flush of all members that began after the write had ended.
+//!    `touched` or `flushing`. It enters when its write begins, and again before the write is
+//!    acknowledged. It leaves only after a flush of all members. If that flush began after the
+//!    write had ended, all members have the write.
 //! 2. When a member leaves, all of `touched` and `flushing` counts as missed by it, and so does
 //!    every stripe group that is written while it is disconnected. So its drive has all other
 //!    stripe groups as they are, even if its cache lost data.
-//! 3. A stripe group is removed from the dirty regions of a returning member only under its lock,
+//! 3. Dirty regions are used only after all writes have ended that began before the member left.
+//!    A flush can take the mark of a write that is under way, and the write sets it again at its
+//!    end.
+//! 4. A stripe group is removed from the dirty regions of a returning member only under its lock,
 //!    after it was written there.
 
 use std::sync::OnceLock;
@@ -30,6 +34,8 @@ const BACK: u32 = 2;
 #[derive(Debug, Default)]
 struct Absence {
     state: AtomicU32,
+    /// How often the member has left.
+    count: AtomicU32,
     stripe_groups: OnceLock<BlockSet>,
 }
 
@@ -122,6 +128,7 @@ impl DirtyRegions {
     pub fn leave(&self, member: MemberIndex) {
         let absence = &self.members[usize::from(member.0)];
         let stripe_groups = absence.stripe_groups.get_or_init(|| BlockSet::new(self.stripe_group_count as usize));
+        absence.count.fetch_add(1, Ordering::SeqCst);
         if absence.state.swap(AWAY, Ordering::SeqCst) != AWAY {
             self.disconnected.fetch_add(1, Ordering::SeqCst);
         }
@@ -160,6 +167,12 @@ impl DirtyRegions {
     /// Whether the dirty regions of the member are known.
     pub fn is_known(&self, member: MemberIndex) -> bool {
         self.members[usize::from(member.0)].state.load(Ordering::SeqCst) == AWAY
+    }
+
+    /// The number of the member's absence, if it is disconnected and its dirty regions are known.
+    pub fn absence(&self, member: MemberIndex) -> Option<u32> {
+        let count = self.members[usize::from(member.0)].count.load(Ordering::SeqCst);
+        self.is_known(member).then_some(count)
     }
 
     /// The member's drive has come back, as `drive`. Stripe groups outside its dirty regions count
@@ -280,7 +293,7 @@ mod tests {
         assert!(group.flush_begins());
         group.flush_ended(true);
         group.leave(MEMBER);
-        assert!(group.is_known(MEMBER));
+        assert_eq!(group.absence(MEMBER), Some(2));
         assert_eq!(dirty(&group), [6]);
         group.forget(MEMBER);
         assert!(!group.is_known(MEMBER) && group.count(DRIVE).is_none());

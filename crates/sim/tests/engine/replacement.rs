@@ -183,7 +183,7 @@ async fn until_settled(group: &Group) {
 #[test]
 fn a_member_that_fails_during_the_copy_leaves_only_the_rest_to_be_rebuilt() {
     let mut less = 0;
-    for seed in seeds(120) {
+    for seed in seeds(300) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
         let shape = *rng.pick(&shapes()[1..]);
