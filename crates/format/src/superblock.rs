@@ -203,6 +203,9 @@ pub struct Superblock {
     /// Grows with every change of the superblock. The highest epoch of an array is the valid one.
     /// The first is 1.
     pub epoch: u64,
+    /// Every member that is in sync here has had a superblock of at least this epoch. 0: unknown. A
+    /// drive in such a slot with a lower epoch is an older copy of the member.
+    pub held_epoch: u64,
     /// The array was stopped in order, with no write under way.
     pub clean: bool,
     /// How much a crash may cost.
@@ -275,6 +278,7 @@ impl Superblock {
         holds(check_name(&self.name).is_ok(), "name")?;
         holds(!self.drive.is_nil(), "drive")?;
         holds((1..=COUNTER_MAX).contains(&self.epoch), "epoch")?;
+        holds(self.held_epoch < self.epoch, "held_epoch")?;
         holds(self.log_generation <= COUNTER_MAX, "log_generation")?;
         holds(self.runs_are_in_order(), "runs")?;
         let logs = self.features.incompatible & Features::LOG != 0;
@@ -293,6 +297,13 @@ impl Superblock {
         let Some(Rebuild { member, next_chunk }) = self.rebuild else { return Ok(()) };
         let state = self.members.get(usize::from(member)).map(|entry| entry.state);
         holds(state == Some(MemberState::Rebuilding) && next_chunk <= self.layout.chunk_count, "rebuild")
+    }
+
+    /// Whether a drive with the superblock `own` holds what the member in its slot holds, according
+    /// to this superblock, which is the newest one. Only a copy that was made earlier does not: the
+    /// member has had superblocks since then.
+    pub fn is_up_to_date(&self, own: &Superblock) -> bool {
+        own.epoch >= self.held_epoch
     }
 
     /// Whether an unknown feature forbids writing to this array.

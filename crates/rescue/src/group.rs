@@ -30,6 +30,13 @@ pub enum Exclusion {
         /// Index of the other drive.
         other: usize,
     },
+    /// A copy of a member from an earlier time: the member has had superblocks since then.
+    OlderMember {
+        /// The epoch of the copy.
+        epoch: u64,
+        /// An epoch that the member had.
+        held: u64,
+    },
     /// As new as another drive with the same identity. It is impossible to tell which is right.
     Duplicate {
         /// Index of the other drive.
@@ -45,6 +52,9 @@ impl fmt::Display for Exclusion {
                 if *apart { write!(formatter, "; it was run without the others") } else { Ok(()) }
             }
             Exclusion::Unlisted => write!(formatter, "no longer a spare of the group"),
+            Exclusion::OlderMember { epoch, held } => {
+                write!(formatter, "an older copy of a member: its epoch is {epoch}, the member had at least {held}")
+            }
             Exclusion::OlderCopy { .. } => write!(formatter, "an older copy of another drive"),
             Exclusion::Duplicate { .. } => write!(formatter, "carries the same identity as another drive"),
         }
@@ -135,6 +145,10 @@ impl Group {
     fn take(&mut self, index: usize, own: &Superblock) -> Option<Exclusion> {
         let newest = &self.superblock;
         let place = newest.members.iter().position(|entry| entry.uuid == own.drive);
+        let is_in_sync = |place: usize| newest.members[place].state == MemberState::InSync;
+        if place.is_some_and(is_in_sync) && !newest.is_up_to_date(own) {
+            return Some(Exclusion::OlderMember { epoch: own.epoch, held: newest.held_epoch });
+        }
         if let Some(place) = place.filter(|&place| newest.members[place].state.takes_writes()) {
             self.members[place] = Some(index);
             return None;

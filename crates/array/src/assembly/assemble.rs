@@ -3,6 +3,10 @@
 //! The superblock with the highest epoch is true. A drive belongs to the group if that superblock
 //! lists it as in sync, being rebuilt, or a spare. Every other drive is refused with a reason and
 //! left as it is. Neither the order nor the names of the drives matter.
+//!
+//! A crash can leave a member with an older superblock than others. A drive that was replaced by a
+//! copy of itself from an earlier time has an older one, too, and old content. The newest superblock
+//! tells them apart: it names an epoch that all members in sync have had.
 
 use drive::{BlockError, Drive, DriveError, Env, join_all};
 use format::{MemberState, Role, SlotError, Superblock, SuperblockError, Uuid};
@@ -43,6 +47,16 @@ pub enum Refusal {
         epoch: u64,
         /// The group's epoch.
         newest: u64,
+    },
+    /// It is a copy of a member from an earlier time: the member has had superblocks since then.
+    #[error("an older copy of member {member}: its epoch is {epoch}, and the member had at least {held}")]
+    OlderCopy {
+        /// The member.
+        member: u16,
+        /// The epoch of the copy.
+        epoch: u64,
+        /// An epoch that the member had.
+        held: u64,
     },
     /// The group does not list it any more.
     #[error("no longer part of the group: at epoch {newest} its place is taken or its spare was removed")]
@@ -174,7 +188,7 @@ pub fn judge(
         let why = refused.iter().map(|(index, refusal)| format!("{}: {refusal}", name(*index)));
         return Err(AssembleError::Nothing(why.collect::<Vec<_>>().join("; ")));
     };
-    let newest = newest.clone();
+    let mut newest = newest.clone();
     if found.iter().any(|(_, superblock)| superblock.array != newest.array) {
         let belongs = found.iter().map(|(index, own)| format!("{} to {} ({})", name(*index), own.name, own.array));
         return Err(AssembleError::SeveralArrays(belongs.collect::<Vec<_>>().join(", ")));
@@ -189,7 +203,13 @@ pub fn judge(
         let place = newest.members.iter().position(|entry| entry.uuid == own.drive);
         let refusal = match place {
             _ if have < need => Refusal::TooSmall { need, have },
+            Some(place) if newest.members[place].state == MemberState::InSync && !newest.is_up_to_date(own) => {
+                Refusal::OlderCopy { member: place as u16, epoch: own.epoch, held: newest.held_epoch }
+            }
             Some(place) if newest.members[place].state.takes_writes() => {
+                // It may be a copy from an earlier time: its rebuild begins anew.
+                newest.rebuild =
+                    newest.rebuild.filter(|at| usize::from(at.member) != place || newest.is_up_to_date(own));
                 members[place] = Some(*index);
                 continue;
             }

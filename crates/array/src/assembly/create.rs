@@ -100,6 +100,7 @@ pub fn plan<D: Drive>(new: &NewGroup, drives: &[D]) -> Result<Superblock, Create
         drive: new.drives[0],
         role: Role::Member(0),
         epoch: 1,
+        held_epoch: 0,
         clean: true,
         crash_safety,
         log_generation: 0,

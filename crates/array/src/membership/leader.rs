@@ -58,8 +58,8 @@ impl<E: Env> ArrayShard<E> {
     }
 
     /// Writes a state to the superblocks of all members and spares, then makes it visible to all
-    /// shards. A drive that does not take its superblock leaves the group. The caller holds the
-    /// state lock.
+    /// shards. A drive that does not take its superblock leaves the group. The first time in a run,
+    /// writes it twice. The caller holds the state lock.
     ///
     /// # Errors
     /// [`BlockError::ReadOnly`] if the array uses features that forbid writing,
@@ -105,6 +105,9 @@ impl<E: Env> ArrayShard<E> {
             left = left || self.checkpoint_without(&mut state).await;
             left_at_all |= left;
             if !left {
+                if self.is_first_held(&state) {
+                    continue;
+                }
                 if state
                     .slots
                     .iter()
@@ -191,9 +194,28 @@ impl<E: Env> ArrayShard<E> {
         })
     }
 
+    /// The highest epoch of which all members that are in sync have had a superblock, or a later
+    /// one, in this run. 0 if there is none.
+    fn held_by_all(&self, state: &GroupState) -> u64 {
+        let leader = self.leader();
+        let held = leader.held.borrow();
+        let in_sync = state.slots.iter().filter(|slot| slot.state == MemberState::InSync);
+        let least = in_sync.map(|slot| held.get(&slot.drive).copied().unwrap_or(0)).min().unwrap_or(0);
+        if least > leader.first_epoch { least } else { 0 }
+    }
+
+    /// Whether the run's first superblocks are on all members in sync, and no superblock says so
+    /// yet. Then they are written once more before the run writes data: from then on, a copy of a
+    /// member from before the run is noticed.
+    fn is_first_held(&self, state: &GroupState) -> bool {
+        let held = self.leader().superblock.borrow().held_epoch;
+        held <= self.leader().first_epoch && self.held_by_all(state) > 0
+    }
+
     fn superblock_of(&self, state: &GroupState) -> Superblock {
         let mut superblock = self.leader().superblock.borrow().clone();
         superblock.epoch += 1;
+        superblock.held_epoch = superblock.held_epoch.max(self.held_by_all(state));
         superblock.clean = state.clean;
         superblock.rebuild = state.rebuild;
         for (entry, slot) in superblock.members.iter_mut().zip(&state.slots) {

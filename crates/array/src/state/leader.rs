@@ -50,6 +50,8 @@ pub(crate) struct Leader {
     pub missing_waited_for: Cell<bool>,
     pub map_lock: FairSemaphore,
     pub(crate) map_versions: RefCell<Vec<Version>>,
+    /// The run writes superblocks of higher epochs than this one.
+    pub first_epoch: u64,
     /// The epoch of the last superblock that each drive took.
     pub held: RefCell<BTreeMap<DriveId, u64>>,
     /// Drives that left, by slot. `None` if their content is not known.
@@ -82,6 +84,7 @@ impl Leader {
         let present: Vec<Uuid> = spares.iter().filter_map(|spare| identities.get(spare).copied()).collect();
         Leader {
             layout: superblock.layout,
+            first_epoch: superblock.epoch,
             absent_spares: superblock.spares.iter().copied().filter(|spare| !present.contains(spare)).collect(),
             superblock: RefCell::new(superblock),
             identities: RefCell::new(identities),

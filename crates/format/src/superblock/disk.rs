@@ -92,7 +92,8 @@ struct DiskSuperblock {
     members: [DiskMember; MEMBERS_MAX as usize],
     spares: [[u8; 16]; SPARES_MAX],
     runs: [DiskRun; 1 + RUNS_BEFORE],
-    reserved_c: [u8; 1424],
+    held_epoch: U64,
+    reserved_c: [u8; 1416],
 }
 
 const _: () = {
@@ -122,7 +123,8 @@ const _: () = {
     assert!(offset_of!(DiskSuperblock, members) == 624);
     assert!(offset_of!(DiskSuperblock, spares) == 2160);
     assert!(offset_of!(DiskSuperblock, runs) == 2416);
-    assert!(offset_of!(DiskSuperblock, reserved_c) == 2672);
+    assert!(offset_of!(DiskSuperblock, held_epoch) == 2672);
+    assert!(offset_of!(DiskSuperblock, reserved_c) == 2680);
 };
 
 impl Superblock {
@@ -144,6 +146,7 @@ impl Superblock {
         disk.array = *self.array.as_bytes();
         disk.drive = *self.drive.as_bytes();
         disk.epoch = self.epoch.into();
+        disk.held_epoch = self.held_epoch.into();
         disk.created_unix_s = self.created_unix_s.into();
         disk.role = match self.role {
             Role::Member(slot) => slot,
@@ -208,6 +211,7 @@ impl Superblock {
                 slot => Role::Member(slot),
             },
             epoch: disk.epoch.get(),
+            held_epoch: disk.held_epoch.get(),
             clean: disk.flags.get() & FLAG_CLEAN != 0,
             crash_safety: CrashSafety::from_number(disk.crash_safety)
                 .ok_or(SuperblockError::Invalid { field: "crash_safety" })?,
@@ -331,6 +335,7 @@ pub(crate) mod tests {
             drive: uuid(2),
             role: Role::Member(1),
             epoch: 1,
+            held_epoch: 0,
             clean: true,
             crash_safety: CrashSafety::Off,
             log_generation: 0,
@@ -365,6 +370,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_copy_from_before_an_epoch_that_all_had_is_not_up_to_date() {
+        let of = |epoch, held_epoch| Superblock { epoch, held_epoch, ..sample() };
+        let newest = Superblock::decode(&of(12, 11).encode()).unwrap();
+        assert_eq!(newest.held_epoch, 11);
+        assert!(newest.is_up_to_date(&of(12, 11)) && newest.is_up_to_date(&of(11, 8)));
+        assert!(!newest.is_up_to_date(&of(10, 8)));
+        assert!(of(12, 0).is_up_to_date(&of(1, 0)), "older writers leave it unknown");
+    }
+
+    #[test]
     fn unknown_compatible_features_are_cleared_by_the_next_write() {
         let mut bytes = sample().encode();
         reseal(&mut bytes, |bytes| bytes[39] = 0x80);
@@ -375,11 +390,12 @@ pub(crate) mod tests {
 
     #[test]
     fn a_field_that_cannot_be_is_named_even_under_a_right_checksum() {
-        let cases: [(&str, usize, &[u8]); 20] = [
+        let cases: [(&str, usize, &[u8]); 21] = [
             ("array", 40, &[0; 16]),
             ("drive", 56, &[0; 16]),
             ("epoch", 72, &[0; 8]),
             ("epoch", 72, &[0xFF; 8]),
+            ("held_epoch", 2672, &[1]),
             ("log_generation", 200, &[0xFF; 8]),
             ("role", 88, &[0]),
             ("members", 92, &[65]),

@@ -27,7 +27,9 @@ impl fmt::Display for Superblock {
         writeln!(formatter, "{:<14}{}, {}", "drive", self.drive, self.role)?;
         writeln!(formatter, "{:<14}{}", "shape", self.shape)?;
         writeln!(formatter, "{:<14}{}", "capacity", Bytes(layout.capacity_bytes(&self.shape)))?;
-        writeln!(formatter, "{:<14}{}", "epoch", self.epoch)?;
+        let held = Some(self.held_epoch).filter(|held| *held > 0);
+        let held = held.map_or_else(String::new, |held| format!(", all members in sync had {held} or a later one"));
+        writeln!(formatter, "{:<14}{}{held}", "epoch", self.epoch)?;
         let stopped = if self.clean { "stopped in order" } else { "in use, or stopped by a crash" };
         writeln!(formatter, "{:<14}{stopped}", "state")?;
         let (safety, generation) = (self.crash_safety.name(), self.log_generation);

@@ -204,6 +204,7 @@ proptest! {
         let superblock = Superblock {
             name,
             epoch,
+            held_epoch: created_unix_s % epoch,
             runs: Runs {
                 this: Run { first_epoch: epoch - epoch / 3, members: created_unix_s },
                 before: std::array::from_fn(|index| {

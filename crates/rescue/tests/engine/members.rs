@@ -102,6 +102,12 @@ fn two_drives_with_one_identity_are_refused_and_an_older_copy_is_left_out() {
     assert_eq!(list(&survey(&images)).drives[3].role, DriveRole::Copy);
     let (read, _) = extract(&images, "db", false).unwrap();
     same(&read, &content(&catalogue, "db", &model.bytes), "the newer of the two");
+    // The older copy is in the place of the member.
+    images.swap_remove(1);
+    let report = list(&survey(&images));
+    assert_eq!(report.drives[1].role, DriveRole::Stale, "{report:?}");
+    let (read, _) = extract(&images, "db", false).unwrap();
+    same(&read, &content(&catalogue, "db", &model.bytes), "the older copy is not used");
 }
 
 #[test]

@@ -298,6 +298,51 @@ fn a_member_that_left_is_stale_and_a_spare_is_known() {
 }
 
 #[test]
+fn a_copy_of_a_member_from_an_earlier_time_is_refused() {
+    for seed in seeds(20) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = *rng.pick(&crate::rows::redundant_shapes(8 * KIB));
+        let (drives, mut model) = stopped(&sim, shape, 0, &mut rng);
+        let place = rng.index(drives.len());
+        let earlier = copy_of(&sim, &drives[place], "earlier");
+        let group = Group::open(&sim, drives, 1);
+        sim.block_on(work(&group, &mut model, &mut rng, 5, 4));
+        let mut drives = if seed % 2 == 0 {
+            sim.block_on(group.stop())
+        } else {
+            sim.block_on(group.leader().flush()).expect("flushes");
+            group.cut(&sim)
+        };
+        drives[place] = earlier;
+        let mut drives: Vec<SimDrive> = drives.iter().map(SimDrive::revive).collect();
+        let assembly = look(&sim, &drives).expect("one member may be lost");
+        let [(index, Refusal::OlderCopy { member, epoch, held })] = assembly.refused[..] else {
+            panic!("seed {seed}, {shape}: {:?}", assembly.refused)
+        };
+        assert_eq!((index, usize::from(member)), (place, place));
+        assert!(epoch < held);
+        drives.remove(place);
+        let group = Group::open(&sim, drives, 1);
+        sim.block_on(verify(&group, &model, &mut rng));
+    }
+}
+
+#[test]
+fn a_copy_from_an_earlier_time_is_refused_if_there_is_no_redundancy() {
+    let sim = Sim::new(1);
+    let mut rng = sim.rng();
+    let (drives, mut model) = stopped(&sim, shape(Level::Raid0, 3, 8 * KIB), 0, &mut rng);
+    let earlier = copy_of(&sim, &drives[1], "earlier");
+    let group = Group::open(&sim, drives, 1);
+    sim.block_on(work(&group, &mut model, &mut rng, 5, 4));
+    let mut drives = sim.block_on(group.stop());
+    drives[1] = earlier;
+    let Err(AssembleError::TooFew { why, .. }) = look(&sim, &drives) else { panic!("old data would be read") };
+    assert!(why.contains("an older copy of member 1"), "{why}");
+}
+
+#[test]
 fn a_spare_that_was_used_or_removed_is_no_longer_part_of_the_group() {
     let sim = Sim::new(8);
     let mut rng = sim.rng();
