@@ -5,8 +5,8 @@
 //! left as it is. Neither the order nor the names of the drives matter.
 //!
 //! A crash can leave a member with an older superblock than others. A drive that was replaced by a
-//! copy of itself from an earlier time has an older one, too, and old content. The newest superblock
-//! tells them apart: it names an epoch that all members in sync have had.
+//! copy of itself from an earlier time has an older one, too, and old content. The newest
+//! superblock tells them apart: it names an epoch that all members in sync have had.
 
 use drive::{BlockError, Drive, DriveError, Env, join_all};
 use format::{MemberState, Role, SlotError, Superblock, SuperblockError, Uuid};

@@ -186,7 +186,11 @@ impl<E: Env> ArrayShard<E> {
         must_be_spare: bool,
     ) -> Result<(), JoinError> {
         let leader = self.leader();
-        let absence = self.shared.dirty.absence(member);
+        let is_heir = self.shared.replacement() == Some((member, drive));
+        let absence = match is_heir || self.is_back(member, drive).await {
+            true => self.shared.dirty.absence(member),
+            false => None,
+        };
         if absence.is_some() {
             // Writes that began before the member left note what it missed when they end.
             self.barrier_everywhere().await;

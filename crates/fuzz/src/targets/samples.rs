@@ -25,6 +25,7 @@ pub(super) fn superblock(shape: Shape, member_bytes: u64) -> Superblock {
         drive: uuid(0),
         role: Role::Member(0),
         epoch: 7,
+        held_epoch: 6,
         clean: true,
         shape,
         members,

@@ -29,6 +29,13 @@ pub fn seeds(usual: u64) -> std::ops::Range<u64> {
     0..number("PURLIN_SIM_SEEDS").unwrap_or(usual)
 }
 
+/// Asserts that no drive is refused as an older copy of a member. No test opens a group with such a
+/// copy: it would be a member that a crash has left behind.
+fn check_no_copy(assembly: &Assembly) {
+    let is_copy = |(_, why): &(usize, Refusal)| matches!(why, Refusal::OlderCopy { .. });
+    assert!(!assembly.refused.iter().any(is_copy), "{:?}", assembly.refused);
+}
+
 /// The shards of a group, through which they find each other.
 type Shards = RefCell<Vec<Array<SimEnv>>>;
 
@@ -272,10 +279,7 @@ impl Group {
             there.push(drive);
         }
         let assembly = assemble(&env, &by_shard[0]).await?;
-        // No test opens a group with such a copy. So the rule took a member for one that a crash has
-        // left behind.
-        let is_copy = |(_, why): &(usize, Refusal)| matches!(why, Refusal::OlderCopy { .. });
-        assert!(!assembly.refused.iter().any(is_copy), "{:?}", assembly.refused);
+        check_no_copy(&assembly);
         let events = Rc::new(RefCell::new(Vec::new()));
         let heard = events.clone();
         let listener = Box::new(move |event| heard.borrow_mut().push(event));
