@@ -254,7 +254,7 @@ impl<'a> Extraction<'a> {
         Ok(report)
     }
 
-    /// Refuses a thin volume of which something is lost, or may be. `more` is said of the loss.
+    /// Refuses a thin volume if a part of it is lost, or may be. `more` is said of the loss.
     fn check_nothing_lost(&self, lost: &Lost, more: &str, store: &ThinStore<'_>) -> Result<(), RescueError> {
         let why = || self.why_lost(lost, more, store.reader().sums.damaged_count());
         let unread = store.unread_bytes();
@@ -316,7 +316,7 @@ struct ThinCopy<'t> {
 }
 
 impl ThinCopy<'_> {
-    /// Bytes without content, or of which it is not known whether they had any.
+    /// Bytes without content, and bytes that may have had some.
     fn gap_until(&mut self, map: &VolumeMap, end: u64) -> Result<(), RescueError> {
         for gap in map.gaps(self.at..end) {
             let len = gap.end - self.at;

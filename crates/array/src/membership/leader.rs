@@ -194,8 +194,7 @@ impl<E: Env> ArrayShard<E> {
         })
     }
 
-    /// The highest epoch of which all members that are in sync have had a superblock, or a later
-    /// one, in this run. 0 if there is none.
+    /// The highest epoch that all members in sync have reached in this run. 0 if there is none.
     fn held_by_all(&self, state: &GroupState) -> u64 {
         let leader = self.leader();
         let held = leader.held.borrow();

@@ -76,7 +76,7 @@ pub(super) async fn run(common: &Common, args: ConnectArgs) -> Result<(), Failur
     {
         let place = &args.nbd;
         on_stderr(&format!(
-            "purlin: warning: whoever reaches {place} may read and write: NBD asks nobody who they are"
+            "purlin: warning: every client that reaches {place} may read and write: NBD has no passwords"
         ));
     }
     let options = connection_options(&args.host, &args.connection, &args.subsystem)?;

@@ -12,7 +12,7 @@ use super::{LEAVES_MAX, OLD_CONTENT};
 /// Bytes of a volume below a leaf.
 const LEAF_BYTES: u64 = LEAF_BLOCKS * BLOCK as u64;
 
-/// The limit of a part of which some blocks were not found.
+/// The limit of a part if some of its blocks were not found.
 const LOST_CONTENT: &str = "blocks that were not found count as lost, and others may have old content";
 
 /// The leaves of a volume's map, and the parts of it that are rebuilt.

@@ -1,5 +1,5 @@
-//! Thin volumes of which something is lost: how much is said by all commands, and nothing that may
-//! have had content is taken for a hole.
+//! Thin volumes that are lost in part: all commands say how much, and no block that may have had
+//! content is taken for a hole.
 
 use format::thin::line::{LINES_LINE, SEGMENTS_LINE};
 use format::{BLOCK, Level};
@@ -21,7 +21,7 @@ fn assert_same_or_lost(read: &[u8], report: &ExtractReport, model: &VolumeModel,
     }
 }
 
-/// Two volumes of which a part is written, and the images of the group's drives.
+/// Two volumes that are written in part, and the images of the group's drives.
 fn scene(thin: ThinGroup, sim: &Sim, how: Damage, rng: &mut Rng) -> ([VolumeModel; 2], Vec<Image>) {
     let mut models = thin.models();
     sim.block_on(async {

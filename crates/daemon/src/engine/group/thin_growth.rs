@@ -94,9 +94,8 @@ fn store_mut(catalogue: &mut Catalogue, id: u16) -> Option<&mut ThinStoreRecord>
 }
 
 impl Group {
-    /// Has a store so large that it can keep the rest of a reserve, of which `stored` bytes are
-    /// used. The caller has the turn to give space. With `dry_run`, only looks whether that can be
-    /// done.
+    /// Has a store so large that it can keep the rest of a reserve; `stored` bytes are in use.
+    /// The caller has the turn to give space. With `dry_run`, only looks whether that can be done.
     pub async fn need_reserve(
         &self,
         volume: &VolumeName,
